@@ -1,0 +1,42 @@
+# Aerie: what a person does at this checkout. `make` alone lists it.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+# ansible-lint and molecule start ansible-playbook by name.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help setup packages lint unit molecule test lock clean distclean
+
+help: ## List these targets
+	@echo "make TARGET"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Make .venv, the controller's environment, from the hash-locked list (PYTHON=… to choose the interpreter)
+	@requirements/make-venv $(PYTHON)
+
+packages: setup ## Install the Debian packages that the test hosts need (as root)
+	@requirements/system-packages
+
+lint: setup ## Run the linters: ruff, mypy, yamllint, ansible-lint
+	@$(PYTEST) -v tests/lint
+
+unit: setup ## Run the unit tests
+	@$(PYTEST) tests/unit
+
+molecule: packages ## Run the molecule scenarios on real systemd hosts (as root)
+	@$(PYTEST) -v tests/scenarios
+
+test: packages ## Run everything: lint, unit tests, molecule scenarios
+	@$(PYTEST) -v tests/lint tests/unit tests/scenarios --durations=10
+
+lock: ## Resolve requirements/controller.in again, for each Python
+	@requirements/lock
+
+clean: ## Destroy the test hosts of this checkout
+	@tests/hosts/hosts clean
+
+distclean: clean ## Also remove .venv and .cache
+	rm -rf .venv .cache
