@@ -1,0 +1,11 @@
+"""Controller side of ``sglang_accept_rate``: a measurement takes minutes, so it is watched. See ``watched.py``."""
+
+from __future__ import annotations
+
+from ansible.plugins.loader import action_loader
+
+
+class ActionModule(action_loader.get("watched", class_only=True)):
+    """A measurement is never a no-op, so nothing is asked in check mode first."""
+
+    preview = False

@@ -1,0 +1,16 @@
+"""Controller side of ``sglang_release``: an install takes minutes, so it is watched. See ``watched.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.loader import action_loader
+
+
+class ActionModule(action_loader.get("watched", class_only=True)):
+    """Only ``state: present`` can take long; the other states look and answer."""
+
+    limit_option = "timeout"
+
+    def runs_long(self, args: dict[str, Any]) -> bool:
+        return args.get("state", "present") == "present"

@@ -1,0 +1,264 @@
+"""Base of the action plugins whose module runs for minutes: the person sees progress, and ssh may drop.
+
+Not an action of its own. A subclass is two lines, in a file named like its module::
+
+    from ansible.plugins.loader import action_loader
+
+    class ActionModule(action_loader.get("watched", class_only=True)):
+        preview = False
+
+What it does:
+
+1. With ``preview`` (the default) the module first runs in check mode, in the ordinary way. If that changes
+   nothing, or the task itself is in check mode, that result is the task's: one short call and no job.
+2. Otherwise the module is started as one of Ansible's own asynchronous jobs, with its option ``progress_file``
+   naming a file that it appends JSON lines to (``{"text": "…"}``, the first one also with ``"pid"``). Every two
+   seconds this plugin reads what is new there, prints it, and asks ``async_status`` for the result.
+
+A connection that breaks is opened again for up to ``reconnect_s`` seconds; the job does not notice. A job whose
+process is gone without a result (the host was rebooted) is reported, not waited for. The job's files are in
+its temporary directory, which Ansible's async wrapper removes when the job ends.
+
+How controller-side code finds this class, solved once: through Ansible's own action loader, which knows the
+directories of ``action_plugins`` in ansible.cfg. No path is put on ``sys.path``, and ``ansible.module_utils.aerie``
+is not importable in the controller's process, so plugins stay free of it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+# Looks in a row at a job without process and without result: the result may be written between two of them.
+LOOKS_AT_GONE = 3
+
+
+@dataclass
+class Progress:
+    """What the progress file has told so far."""
+
+    offset: int = 0
+    pid: int | None = None
+    rest: str = ""
+    last: str = ""
+
+    def feed(self, text: str) -> list[str]:
+        """Take newly read text; return the progress texts of its whole lines, repeats left out."""
+        self.offset += len(text.encode())
+        *lines, self.rest = (self.rest + text).split("\n")
+        said = []
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if not isinstance(record, dict):
+                continue
+            self.pid = record.get("pid", self.pid)
+            message = str(record.get("text") or "")
+            if message and message != self.last:
+                said.append(message)
+                self.last = message
+        return said
+
+
+@dataclass
+class Watch:
+    """The loop around a running job, free of Ansible so that it can be tested.
+
+    read(offset, pid): new text of the progress file, and whether the job's process is still there (None: unknown).
+    status(): the job's result so far; ``finished`` true at the end.
+    reconnect(): called after a broken connection, before the next try.
+    """
+
+    read: Callable[[int, int | None], tuple[str, bool | None]]
+    status: Callable[[], dict[str, Any]]
+    reconnect: Callable[[], None]
+    say: Callable[[str, float], None]
+    limit_s: float
+    reconnect_s: float = 180.0
+    every_s: float = 2.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    progress: Progress = field(default_factory=Progress)
+
+    def run(self) -> dict[str, Any]:
+        """Watch until the job ends; returns its result. Raises AnsibleActionFail or the connection's error."""
+        began = self.clock()
+        broken_since: float | None = None
+        gone = 0
+        while True:
+            self.sleep(self.every_s)
+            elapsed = self.clock() - began
+            try:
+                text, alive = self.read(self.progress.offset, self.progress.pid)
+                for message in self.progress.feed(text):
+                    self.say(message, elapsed)
+                result = self.status()
+            except AnsibleConnectionFailure as error:
+                broken_since = elapsed if broken_since is None else broken_since
+                if elapsed - broken_since > self.reconnect_s:
+                    raise
+                self.say(f"connection lost, trying again ({first_line(error)})", elapsed)
+                self.reconnect()
+                continue
+            if broken_since is not None:
+                self.say("connected again; the work went on meanwhile", elapsed)
+                broken_since = None
+            if result.get("finished"):
+                return result
+            gone = gone + 1 if alive is False else 0
+            if gone >= LOOKS_AT_GONE:
+                raise AnsibleActionFail(
+                    "The process that did the work on the host is gone and left no result [watched-job-gone]\n"
+                    f"  last seen: {self.progress.last or 'nothing'}\n"
+                    "Next: look at `journalctl -b -1` and `journalctl -k` (a reboot? out of memory?), run again"
+                )
+            if elapsed > self.limit_s:
+                raise AnsibleActionFail(
+                    f"The work did not end within {self.limit_s:.0f} s [watched-job-too-slow]\n"
+                    f"  last seen: {self.progress.last or 'nothing'}\n"
+                    "Next: raise the limit and run again"
+                )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, for a progress line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them: 42s, 1m12s, 1h02m."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+class ActionModule(ActionBase):
+    """See the file's documentation. Subclasses set the attributes below."""
+
+    TRANSFERS_FILES = False
+
+    # Ask in check mode first, and start nothing when nothing would change.
+    preview = True
+    # Longest time that the work may take, in seconds; limit_option names a module option that overrides it.
+    limit_s = 7200
+    limit_option: str | None = None
+    # How long a broken connection is tried again, in seconds.
+    reconnect_s = 180
+
+    def runs_long(self, args: dict[str, Any]) -> bool:
+        """Whether these options make a long run. Otherwise the module is run like any other."""
+        return True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        task_vars = task_vars or {}
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        if self._task.action.rsplit(".", 1)[-1] == "watched":
+            raise AnsibleActionFail("`watched` is the base of other actions; it does nothing itself.")
+        args = dict(self._task.args)
+        if self._task.check_mode or not self.runs_long(args):
+            result.update(self._execute_module(module_args=args, task_vars=task_vars))
+            return result
+        if self.preview:
+            foreseen = self._foresee(args, task_vars)
+            if foreseen.get("failed") or foreseen.get("unreachable") or not foreseen.get("changed"):
+                result.update(foreseen)
+                return result
+        result.update(self._watched(args, task_vars))
+        return result
+
+    def _foresee(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Run the module in check mode, whatever the task's own mode is."""
+        self._task.check_mode = True
+        try:
+            return self._execute_module(module_args=dict(args), task_vars=task_vars)
+        finally:
+            self._task.check_mode = False
+
+    def _watched(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Start the job, watch it, return the module's own result."""
+        limit_s = float(args.get(self.limit_option or "", None) or self.limit_s)
+        if self._connection._shell.tmpdir is None:
+            self._make_tmp_path()
+        progress_file = self._connection._shell.join_path(self._connection._shell.tmpdir, "progress.jsonl")
+        started = self._start({**args, "progress_file": progress_file}, int(limit_s), task_vars)
+        job = started.get("ansible_job_id")
+        if started.get("failed") or not job:
+            return started
+        host = task_vars.get("inventory_hostname", "host")
+        display = Display()
+
+        def say(text: str, elapsed: float) -> None:
+            display.display(f"  {host}: {text} ({duration(elapsed)})")
+
+        watch = Watch(
+            read=lambda offset, pid: self._read_progress(progress_file, offset, pid),
+            status=lambda: self._job(job, "status", task_vars),
+            reconnect=self._reconnect,
+            say=say,
+            # The wrapper on the host ends the job at limit_s and leaves a result; ours is the longer stop.
+            limit_s=limit_s + 60,
+            reconnect_s=self.reconnect_s,
+        )
+        outcome = watch.run()
+        self._forget(job, task_vars)
+        for key in ("ansible_job_id", "finished", "started", "results_file"):
+            outcome.pop(key, None)
+        if outcome.get("msg") == "Timeout exceeded":
+            outcome["msg"] = (
+                f"The work did not end within {limit_s:.0f} s and was stopped [watched-job-too-slow]\n"
+                f"  last seen: {watch.progress.last or 'nothing'}\nNext: raise the limit and run again"
+            )
+        return outcome
+
+    def _start(self, args: dict[str, Any], limit_s: int, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Start the module as an asynchronous job. Its time limit travels in the task's `async` value."""
+        self._task.async_val = limit_s
+        try:
+            return self._execute_module(module_args=args, task_vars=task_vars, wrap_async=True)
+        finally:
+            self._task.async_val = 0
+
+    def _job(self, job: str, mode: str, task_vars: dict[str, Any]) -> dict[str, Any]:
+        async_dir = self._remote_expand_user(self.get_shell_option("async_dir", default="~/.ansible_async"))
+        return self._execute_module(
+            module_name="ansible.legacy.async_status",
+            module_args={"jid": job, "mode": mode, "_async_dir": async_dir},
+            task_vars=task_vars,
+        )
+
+    def _forget(self, job: str, task_vars: dict[str, Any]) -> None:
+        """Remove the job's result file; a connection that breaks right here costs only that file."""
+        try:
+            self._job(job, "cleanup", task_vars)
+        except AnsibleError:
+            Display().vv(f"result file of job {job} was left on the host")
+
+    def _read_progress(self, path: str, offset: int, pid: int | None) -> tuple[str, bool | None]:
+        """New text of the progress file, and whether process ``pid`` is there (None when not known yet)."""
+        quoted = self._connection._shell.quote(path)
+        probe = f"; test -d /proc/{int(pid)} || printf '\\nPROCESS GONE\\n'" if pid else ""
+        answer = self._low_level_execute_command(f"tail -c +{offset + 1} {quoted} 2>/dev/null{probe}", sudoable=True)
+        text = str(answer.get("stdout", ""))
+        marker = "\nPROCESS GONE\n"
+        if not pid:
+            return text, None
+        at = text.rfind(marker.rstrip("\n"))
+        return (text, True) if at < 0 else (text[:at], False)
+
+    def _reconnect(self) -> None:
+        try:
+            self._connection.reset()
+        except AnsibleError as error:
+            Display().vv(f"resetting the connection: {first_line(error)}")
