@@ -1,0 +1,1 @@
+"""The double of the NVIDIA driver library for tests."""
