@@ -1,4 +1,4 @@
-"""Controller side of ``sglang_accept_rate``: a measurement takes minutes, so it is watched. See ``watched.py``."""
+"""Controller side of ``sglang_accept_rate``: a measurement takes minutes, so it is watched (``watched.py``)."""
 
 from __future__ import annotations
 

@@ -11,17 +11,18 @@ What it does:
 
 1. With ``preview`` (the default) the module first runs in check mode, in the ordinary way. If that changes
    nothing, or the task itself is in check mode, that result is the task's: one short call and no job.
-2. Otherwise the module is started as one of Ansible's own asynchronous jobs, with its option ``progress_file``
-   naming a file that it appends JSON lines to (``{"text": "…"}``, the first one also with ``"pid"``). Every two
-   seconds this plugin reads what is new there, prints it, and asks ``async_status`` for the result.
+2. Otherwise the module is started as one of Ansible's own asynchronous jobs, with its option
+   ``progress_file`` naming a file that it appends JSON lines to (``{"text": "…"}``, the first one also with
+   ``"pid"``). Every two seconds this plugin reads what is new there, prints it, and asks ``async_status`` for
+   the result.
 
-A connection that breaks is opened again for up to ``reconnect_s`` seconds; the job does not notice. A job whose
-process is gone without a result (the host was rebooted) is reported, not waited for. The job's files are in
-its temporary directory, which Ansible's async wrapper removes when the job ends.
+A connection that breaks is opened again for up to ``reconnect_s`` seconds; the job does not notice. A job
+whose process is gone without a result (the host was rebooted) is reported, not waited for. The job's files
+are in its temporary directory, which Ansible's async wrapper removes when the job ends.
 
 How controller-side code finds this class, solved once: through Ansible's own action loader, which knows the
-directories of ``action_plugins`` in ansible.cfg. No path is put on ``sys.path``, and ``ansible.module_utils.aerie``
-is not importable in the controller's process, so plugins stay free of it.
+directories of ``action_plugins`` in ansible.cfg. No path is put on ``sys.path``, and
+``ansible.module_utils.aerie`` is not importable in the controller's process, so plugins stay free of it.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ class Progress:
 class Watch:
     """The loop around a running job, free of Ansible so that it can be tested.
 
-    read(offset, pid): new text of the progress file, and whether the job's process is still there (None: unknown).
-    status(): the job's result so far; ``finished`` true at the end.
-    reconnect(): called after a broken connection, before the next try.
+    read(offset, pid): new text of the progress file, and whether the job's process is still there (None:
+    unknown). status(): the job's result so far; ``finished`` true at the end. reconnect(): called after a
+    broken connection, before the next try.
     """
 
     read: Callable[[int, int | None], tuple[str, bool | None]]
@@ -90,7 +91,7 @@ class Watch:
     progress: Progress = field(default_factory=Progress)
 
     def run(self) -> dict[str, Any]:
-        """Watch until the job ends; returns its result. Raises AnsibleActionFail or the connection's error."""
+        """Watch until the job ends and return its result. Raises AnsibleActionFail or a connection error."""
         began = self.clock()
         broken_since: float | None = None
         gone = 0
@@ -117,9 +118,9 @@ class Watch:
             gone = gone + 1 if alive is False else 0
             if gone >= LOOKS_AT_GONE:
                 raise AnsibleActionFail(
-                    "The process that did the work on the host is gone and left no result [watched-job-gone]\n"
+                    "The process that did the work on the host is gone, without a result [watched-job-gone]\n"
                     f"  last seen: {self.progress.last or 'nothing'}\n"
-                    "Next: look at `journalctl -b -1` and `journalctl -k` (a reboot? out of memory?), run again"
+                    "Next: `journalctl -b -1` and `journalctl -k` (a reboot? out of memory?), then run again"
                 )
             if elapsed > self.limit_s:
                 raise AnsibleActionFail(
@@ -188,7 +189,7 @@ class ActionModule(ActionBase):
 
     def _watched(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Start the job, watch it, return the module's own result."""
-        limit_s = float(args.get(self.limit_option or "", None) or self.limit_s)
+        limit_s = float(args.get(self.limit_option or "") or self.limit_s)
         if self._connection._shell.tmpdir is None:
             self._make_tmp_path()
         progress_file = self._connection._shell.join_path(self._connection._shell.tmpdir, "progress.jsonl")
@@ -249,7 +250,8 @@ class ActionModule(ActionBase):
         """New text of the progress file, and whether process ``pid`` is there (None when not known yet)."""
         quoted = self._connection._shell.quote(path)
         probe = f"; test -d /proc/{int(pid)} || printf '\\nPROCESS GONE\\n'" if pid else ""
-        answer = self._low_level_execute_command(f"tail -c +{offset + 1} {quoted} 2>/dev/null{probe}", sudoable=True)
+        command = f"tail -c +{offset + 1} {quoted} 2>/dev/null{probe}"
+        answer = self._low_level_execute_command(command, sudoable=True)
         text = str(answer.get("stdout", ""))
         marker = "\nPROCESS GONE\n"
         if not pid:
