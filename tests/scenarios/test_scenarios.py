@@ -22,7 +22,7 @@ LOGS = ROOT / "reports" / "molecule"
 # A scenario takes minutes; one that takes this long hangs, and CI should say which.
 LIMIT_SECONDS = 30 * 60
 SILENCE_SECONDS = 30
-STEP = re.compile(r"(PLAY|TASK|RUNNING HANDLER) \[.*\]")
+STEP = re.compile(r"(PLAY|TASK|RUNNING HANDLER) \[.*\]|\S+ ➜ .*: Executing")
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 SCENARIOS = sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml"))
@@ -33,7 +33,7 @@ def last_step(log: Path) -> str:
     lines = [
         line.strip() for line in COLOUR.sub("", log.read_text(errors="replace")).splitlines() if line.strip()
     ]
-    steps = [line.rstrip("* ") for line in lines if STEP.match(line)]
+    steps = [line[found.start() :].rstrip("* ") for line in lines if (found := STEP.search(line))]
     return (steps or lines or ["nothing yet"])[-1][:120]
 
 
