@@ -1,0 +1,1 @@
+"""Disposable test hosts: real systemd and real ssh, in namespaces on one machine. See ../README.md."""

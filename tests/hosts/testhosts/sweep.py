@@ -1,0 +1,123 @@
+"""Removing what a killed run left. Called, under the checkout's lock, at the start of every command."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+from pathlib import Path
+
+from . import cgroups, network, ssh
+from .files import read_json
+from .layout import Layout
+from .processes import Identity
+from .record import Host, load, load_all
+
+_serial = itertools.count()
+
+
+def keep(*, ready: bool, owner_alive: bool, supervisor_alive: bool, off: bool) -> bool:
+    """Whether a host's record stands.
+
+    A living command that works on the host decides for itself. Otherwise a host that never answered is left over from
+    an `up` that was killed, and one that answered is fine while it runs or when it has powered itself off.
+    """
+    if owner_alive:
+        return True
+    return ready and (supervisor_alive or off)
+
+
+def orphans(cables: dict[int, str], groups: set[str], octets: set[int], names: set[str]) -> tuple[list[str], list[str]]:
+    """Cables and control groups that belong to no record, as (cables, groups)."""
+    loose_cables = [cable for octet, cable in sorted(cables.items()) if octet not in octets]
+    return loose_cables, sorted(groups - names)
+
+
+def remove_host(layout: Layout, name: str) -> Path:
+    """Stop the host at once and forget it. Returns its folder under a new name, to be deleted by the caller (outside
+    of the lock: a disk can be large). Works on any half-made host, and on none. The caller holds the lock."""
+    folder = layout.hosts / name
+    host = load(layout, name)
+    supervisor = Identity.parse(read_json(folder / "supervisor.json"))
+    if supervisor is not None:
+        supervisor.send(signal.SIGKILL)
+        supervisor.wait(5)
+    init = Identity.parse(read_json(folder / "init.json"))
+    if init is not None:
+        # Normally the kernel has killed it with its keeper; its end is what frees the mounts.
+        init.send(signal.SIGKILL)
+        init.wait(10)
+    cgroups.remove(f"{layout.cgroup}/{name}")
+    if host is not None:
+        network.delete_link(layout.cable(host.octet))
+    gone = layout.hosts / f".gone-{name}-{os.getpid()}-{next(_serial)}"
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(gone)
+    return gone
+
+
+def remove_network_when_unused(layout: Layout) -> None:
+    """The bridge goes with the last host. The caller holds the lock."""
+    if not load_all(layout):
+        network.delete_link(layout.bridge)
+    if not cgroups.children(layout.cgroup):
+        cgroups.remove(layout.cgroup)
+
+
+def _stands(layout: Layout, host: Host) -> bool:
+    supervisor = host.supervisor(layout)
+    return keep(
+        ready=host.ready,
+        owner_alive=host.owner_alive(),
+        supervisor_alive=supervisor is not None and supervisor.alive(),
+        off=host.off_marker(layout).exists(),
+    )
+
+
+def _half_built(layout: Layout) -> tuple[list[Path], set[str]]:
+    """Image and snapshot folders whose builder has gone, and the control groups of builds that still run."""
+    dead, running = [], set()
+    for parent, prefix in ((layout.images, ".building-"), (layout.snapshots, ".freezing-")):
+        for folder in parent.glob(f"{prefix}*"):
+            owner = Identity.parse(read_json(folder / "owner.json"))
+            if owner is not None and owner.alive():
+                running.add(f"_image-{folder.name.removeprefix(prefix)}")
+            else:
+                dead.append(folder)
+    return dead, running
+
+
+def sweep(layout: Layout) -> list[str]:
+    """Remove everything that no living command and no standing host needs; returns lines that say what."""
+    said: list[str] = []
+    for entry in sorted(layout.hosts.iterdir()):
+        if entry.name.startswith("."):
+            shutil.rmtree(entry, ignore_errors=True)
+            continue
+        host = load(layout, entry.name)
+        if host is None or not _stands(layout, host):
+            shutil.rmtree(remove_host(layout, entry.name), ignore_errors=True)
+            said.append(f"removed host {entry.name}, left by a run that was killed")
+    hosts = load_all(layout)
+    dead, running = _half_built(layout)
+    loose_cables, loose_groups = orphans(
+        network.cables(layout),
+        cgroups.children(layout.cgroup),
+        {host.octet for host in hosts},
+        {host.name for host in hosts} | running,
+    )
+    for cable in loose_cables:
+        network.delete_link(cable)
+        said.append(f"removed cable {cable}, which belongs to no host")
+    for group in loose_groups:
+        cgroups.remove(f"{layout.cgroup}/{group}")
+        said.append(f"ended what was left in control group {group}")
+    for folder in dead:
+        shutil.rmtree(folder, ignore_errors=True)
+        said.append(f"removed half-built {folder.name.partition('-')[2]}")
+    remove_network_when_unused(layout)
+    if said:
+        ssh.write_files(layout, hosts)
+    return said
