@@ -1,0 +1,507 @@
+#!/usr/bin/python
+# Apache-2.0 (see LICENSE)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: sglang_accept_rate
+short_description: Measure and gate the accept length of a running SGLang server
+description:
+  - Sends chat prompts to an SGLang server on this host and works out, from the counters in each answer, how
+    well its draft model is accepted. With O(min_accept_length) it is a gate.
+  - Accept length is tokens gained for each verify, bonus token included. That is C(completion_tokens)
+    less 1, divided by C(verify_ct); the first token comes from prefill. Over many requests it is the ratio
+    of the sums, with a BCa bootstrap interval over the requests and a fixed seed. The gate compares the
+    interval's lower bound with the floor.
+  - A draft that is wired wrongly leaves the server healthy and its text right; only the accept length shows
+    it.
+  - Prompts are put through the model's own chat template by the model's own tokenizer, in a child process of
+    the release's python that runs as the service user. The server gets token ids.
+  - The module refuses to give a figure when it would mean nothing. That is so for counters that contradict
+    each other or the step count, simulated acceptance, lossy accept thresholds, answers that are loops,
+    empty or aborted answers, and too few tokens.
+  - It works against SGLang 0.4.4.post2 to 0.5.23. Figures that a release does not give are null, with the
+    reason in RV(unavailable).
+  - Answers are cut at O(max_new_tokens), usually in the middle of a verify. Accept length counts emitted
+    tokens only, so each cut answer lowers it by less than one verify's worth. RV(accept_length_uncut) is
+    free of that, where the release counts accepted drafts.
+version_added: "0.1.0"
+author:
+  - Aerie contributors
+options:
+  url:
+    description: Where the server listens, as V(http://HOST:PORT). No proxy is used.
+    type: str
+    required: true
+  api_key:
+    description: The server's API key.
+    type: str
+  model_path:
+    description: Directory of the target model, for its tokenizer and chat template.
+    type: path
+    required: true
+  python:
+    description: The python of the release, which has C(transformers).
+    type: path
+    required: true
+  pythonpath:
+    description: Value of C(PYTHONPATH) for the tokenizer, such as the deployment's tree.
+    type: str
+  user:
+    description:
+      - The tokenizer runs as this user. Name the service user, since a model may bring code of its own.
+      - When left out, it runs as the user that the task runs as.
+    type: str
+  trust_remote_code:
+    description: Let the tokenizer run code that ships with the model. Set it only when the server does so
+      too.
+    type: bool
+    default: false
+  chat_template:
+    description:
+      - Put prompts through the model's chat template.
+      - V(false) sends raw text. Chat models may then ramble or loop, and the figure is not that of chat
+        traffic.
+    type: bool
+    default: true
+  prompts:
+    description:
+      - A file on the host with prompts. Either a JSON list (texts, or conversations as lists of
+        C(role)/C(content) messages) or one prompt a line.
+      - When left out, a set of 40 prompts that ships with the module is used.
+    type: path
+  num_prompts:
+    description: How many prompts to send, taken from the start of the set. Each is sent once.
+    type: int
+    default: 24
+  concurrency:
+    description: How many requests are in flight at a time.
+    type: int
+    default: 4
+  max_new_tokens:
+    description: Most tokens of an answer.
+    type: int
+    default: 128
+  temperature:
+    description: Sampling temperature. Only at 0 do two runs compare prompt by prompt.
+    type: float
+    default: 0.0
+  min_tokens:
+    description: Fewer tokens than this in all answers together are refused.
+    type: int
+    default: 500
+  speculative:
+    description:
+      - Whether the server is meant to speculate.
+      - V(false) is for a baseline server. Answers are checked, and the accept figures are null with a reason.
+    type: bool
+    default: true
+  num_steps:
+    description: The server's C(--speculative-num-steps). When left out, C(/server_info) is asked.
+    type: int
+  num_draft_tokens:
+    description: The server's C(--speculative-num-draft-tokens). When left out, C(/server_info) is asked.
+    type: int
+  min_accept_length:
+    description:
+      - The floor. The lower bound of the accept length's interval must reach it.
+      - It must be at least 1 and below C(num_steps + 1), since a floor belongs to a step count.
+    type: float
+  confidence:
+    description: Confidence of the two-sided interval.
+    type: float
+    default: 0.95
+  seed:
+    description: Seed of the bootstrap, so that the same answers give the same interval.
+    type: int
+    default: 20250101
+  request_timeout:
+    description: Seconds for one request.
+    type: float
+    default: 120.0
+  timeout:
+    description: Seconds for all requests together.
+    type: float
+    default: 600.0
+  tokenizer_timeout:
+    description: Seconds for the tokenizer. The first import of C(transformers) can be slow.
+    type: float
+    default: 120.0
+  server_pid:
+    description:
+      - Process id of the server. Its environment is looked at for C(SGLANG_SIMULATE_ACC_LEN), which makes it
+        invent its acceptance; nothing else is read from it.
+      - When left out, that is not checked, and RV(unavailable) says so.
+    type: int
+  progress_file:
+    description:
+      - A file that gets a line of JSON at most each second, with C(text) for a person, C(done), C(total) and
+        C(accept_length) so far. The first line has C(pid) too.
+      - When the module is run as a task, its action plugin sets this and shows the lines.
+    type: path
+attributes:
+  check_mode:
+    support: full
+    description: Sends nothing, since the server may not run yet, and says that the result is known after
+      start.
+  diff_mode:
+    support: none
+    description: It changes nothing.
+  idempotent:
+    support: full
+    description: It measures and is never changed.
+  platform:
+    support: full
+    description: It reads C(/proc).
+    platforms: linux
+requirements:
+  - Python 3.10 or newer on the host
+notes:
+  - C(/server_info) shows API keys. Only the speculation fields and the version are taken from it.
+  - Output tokens per second include prefill and depend on O(concurrency); they are no benchmark.
+"""
+
+EXAMPLES = r"""
+- name: Measure the accept length and require at least 1.8
+  sglang_accept_rate:
+    url: http://127.0.0.1:8000
+    model_path: /shared/models/Kimi-K2.5
+    python: /opt/sglang/releases/0.5.23/bin/python
+    user: sglang
+    trust_remote_code: true
+    num_steps: 2
+    num_draft_tokens: 3
+    min_accept_length: 1.8
+    server_pid: "{{ __sglang_server_main_pid }}"
+  register: __sglang_server_accept
+
+- name: Check a baseline server's answers
+  sglang_accept_rate:
+    url: http://127.0.0.1:8000
+    model_path: /shared/models/Kimi-K2.5
+    python: /opt/sglang/releases/0.5.23/bin/python
+    user: sglang
+    trust_remote_code: true
+    speculative: false
+
+- name: Measure on prompts of one's own, more of them for a narrower interval
+  sglang_accept_rate:
+    url: http://127.0.0.1:8000
+    api_key: "{{ vault_sglang_api_key }}"
+    model_path: /srv/models/target
+    python: /opt/sglang/releases/0.5.23/bin/python
+    user: sglang
+    prompts: /etc/sglang/prompts.json
+    num_prompts: 200
+    concurrency: 8
+"""
+
+RETURN = r"""
+accept_length:
+  description: >-
+    Tokens gained for each verify, the sum of C(completion_tokens) less 1 over that of C(verify_ct). Null for a
+    baseline server.
+  returned: when a measurement was made
+  type: float
+  sample: 2.4019
+accept_length_interval:
+  description: Lower and upper bound.
+  returned: when a measurement was made
+  type: list
+  elements: float
+  sample: [2.2891, 2.5247]
+confidence:
+  description: Confidence of the interval.
+  returned: with speculation
+  type: float
+  sample: 0.95
+interval_method:
+  description: How the interval was made.
+  returned: with speculation
+  type: str
+  sample: BCa bootstrap over requests, 2000 resamples, seed 20250101
+accept_length_served:
+  description: The figure as SGLang serves it, sum of C(completion_tokens) / sum of C(verify_ct).
+  returned: when a measurement was made
+  type: float
+  sample: 2.4207
+accept_length_uncut:
+  description: 1 + accepted drafts / verifies, before the end of an answer cuts its last verify.
+  returned: when a measurement was made
+  type: float
+  sample: 2.4105
+accept_rate:
+  description: Accepted drafts / proposed drafts; the bonus token is in neither.
+  returned: when a measurement was made
+  type: float
+  sample: 0.4702
+accepted_drafts:
+  description: Drafts that the target accepted.
+  returned: when a measurement was made
+  type: int
+proposed_drafts:
+  description: Drafts that were proposed, C(num_draft_tokens) less 1 for each verify.
+  returned: when a measurement was made
+  type: int
+acceptance_by_position:
+  description: How often each draft position (for a tree, each depth) was accepted.
+  returned: when a measurement was made
+  type: list
+  elements: dict
+  contains:
+    position:
+      description: 1 is the first draft of a verify.
+      type: int
+    conditional:
+      description: Share among the verifies in which the position before was accepted.
+      type: float
+    unconditional:
+      description: Share among all verifies.
+      type: float
+    verifies:
+      description: Verifies in which the position before was accepted.
+      type: int
+histogram:
+  description: Verifies by number of accepted drafts, from 0 upwards.
+  returned: when a measurement was made
+  type: list
+  elements: int
+  sample: [120, 85, 210]
+verify_ct:
+  description: Verifies.
+  returned: when a measurement was made
+  type: int
+tokens:
+  description: Output tokens of the answers that were counted.
+  returned: when a measurement was made
+  type: int
+tokens_cut:
+  description: Accepted tokens that the end of an answer cut off. Null where the release counts no accepted
+    drafts.
+  returned: with speculation
+  type: int
+requests:
+  description: Requests that were answered.
+  returned: when a measurement was made
+  type: int
+requests_degenerate:
+  description: Answers that are loops and were left out; more than a tenth is refused.
+  returned: when a measurement was made
+  type: int
+retractions:
+  description: How often the server took a request out of its batch for lack of memory and started it again.
+  returned: when a measurement was made
+  type: int
+output_tokens_per_second:
+  description: Output tokens of all requests / seconds.
+  returned: when a measurement was made
+  type: float
+seconds:
+  description: From the first request to the last answer.
+  returned: when a measurement was made
+  type: float
+rows:
+  description: One small record for each request. Hashes name prompt and output across runs.
+  returned: when a measurement was made
+  type: list
+  elements: dict
+  sample:
+    - index: 0
+      prompt_tokens: 21
+      completion_tokens: 128
+      verify_ct: 53
+      accepted_drafts: 75
+      accept_length: 2.3962
+      finish: length
+      seconds: 1.52
+      degenerate: null
+      output_sha256: 1f0c9b7ad2a4e6c1
+      prompt_sha256: 8a3c51f0e97b2d44
+prompt_set:
+  description: Which prompts were sent.
+  returned: when a measurement was made
+  type: dict
+  contains:
+    source:
+      description: V(shipped), or the file.
+      type: str
+    count:
+      description: Prompts sent.
+      type: int
+    sha256:
+      description: Hash over the prompts sent. Only runs with the same hash compare.
+      type: str
+    chat_template:
+      description: Whether the model's chat template was used.
+      type: bool
+server:
+  description: What the server says about itself, C(release), C(algorithm), C(num_steps),
+    C(num_draft_tokens), C(topk).
+  returned: when a measurement was made
+  type: dict
+min_accept_length:
+  description: The floor that was applied, or null.
+  returned: when a measurement was made
+  type: float
+passed:
+  description: Whether everything that was asked for held. Null in check mode.
+  returned: always, except when a measurement was refused
+  type: bool
+reasons:
+  description: Why it passed or not, in words.
+  returned: always, except when a measurement was refused
+  type: list
+  elements: str
+unavailable:
+  description: Reason for each figure that is null and for each check that could not be made.
+  returned: when a measurement was made
+  type: dict
+  sample:
+    accept_length_uncut: the release counts no accepted drafts
+derived:
+  description: How figures were worked out for which the release has no counter.
+  returned: when a measurement was made
+  type: dict
+known_after:
+  description: Event after which the result can be known.
+  returned: in check mode
+  type: str
+  sample: start
+error:
+  description: What failed, with C(code), C(what), C(evidence) and C(next).
+  returned: on failure
+  type: dict
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.aerie.accept_client import HttpClient
+from ansible.module_utils.aerie.accept_options import MeasureOptions
+from ansible.module_utils.aerie.accept_progress import ProgressFile
+from ansible.module_utils.aerie.accept_prompts import (
+    PromptSet,
+    choose_prompts,
+    prompt_sha256,
+    read_prompts_file,
+)
+from ansible.module_utils.aerie.accept_run import Refused, measure
+from ansible.module_utils.aerie.accept_server import check_environment
+from ansible.module_utils.aerie.accept_tokenize import TokenizerJob, tokenize
+from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.basic import AnsibleModule
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "url": {"type": "str", "required": True},
+    "api_key": {"type": "str", "no_log": True},
+    "model_path": {"type": "path", "required": True},
+    "python": {"type": "path", "required": True},
+    "pythonpath": {"type": "str"},
+    "user": {"type": "str"},
+    "trust_remote_code": {"type": "bool", "default": False},
+    "chat_template": {"type": "bool", "default": True},
+    "prompts": {"type": "path"},
+    "num_prompts": {"type": "int", "default": 24},
+    "concurrency": {"type": "int", "default": 4},
+    "max_new_tokens": {"type": "int", "default": 128},
+    "temperature": {"type": "float", "default": 0.0},
+    "min_tokens": {"type": "int", "default": 500},
+    "speculative": {"type": "bool", "default": True},
+    "num_steps": {"type": "int"},
+    "num_draft_tokens": {"type": "int"},
+    "min_accept_length": {"type": "float"},
+    "confidence": {"type": "float", "default": 0.95},
+    "seed": {"type": "int", "default": 20250101},
+    "request_timeout": {"type": "float", "default": 120.0},
+    "timeout": {"type": "float", "default": 600.0},
+    "tokenizer_timeout": {"type": "float", "default": 120.0},
+    "server_pid": {"type": "int"},
+    "progress_file": {"type": "path"},
+}
+
+MEASURE_OPTIONS = (
+    "num_prompts",
+    "concurrency",
+    "max_new_tokens",
+    "temperature",
+    "min_tokens",
+    "num_steps",
+    "num_draft_tokens",
+    "min_accept_length",
+    "confidence",
+    "seed",
+    "request_timeout",
+    "timeout",
+    "speculative",
+)
+
+
+def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
+    """The module's result; raises `AerieError` or `Refused`."""
+    options = MeasureOptions(**{name: params[name] for name in MEASURE_OPTIONS})
+    options.check()
+    client = HttpClient(params["url"], params["api_key"])
+    if check_mode:
+        return {
+            "skipped": True,
+            "known_after": "start",
+            "passed": None,
+            "reasons": ["the accept length is known after start: check mode sends no request"],
+        }
+    text = read_prompts_file(Path(params["prompts"])) if params["prompts"] else None
+    prompts = choose_prompts(options.num_prompts, text, params["prompts"] or "shipped")
+    if params["server_pid"] is not None and options.speculative:
+        check_environment(params["server_pid"])
+    job = TokenizerJob(
+        python=params["python"],
+        model_path=params["model_path"],
+        user=params["user"],
+        pythonpath=params["pythonpath"],
+        trust_remote_code=params["trust_remote_code"],
+        chat_template=params["chat_template"],
+        timeout=params["tokenizer_timeout"],
+    )
+    progress = ProgressFile(
+        Path(params["progress_file"]) if params["progress_file"] else None, len(prompts.prompts)
+    )
+    progress.begin(f"putting {len(prompts.prompts)} prompts through the model's tokenizer")
+    ids = tokenize(job, prompts)
+    try:
+        figures = measure(client, ids, options, progress)
+    except Refused as refused:
+        add_prompts(refused.figures, prompts, job)
+        raise
+    add_prompts(figures, prompts, job)
+    if params["server_pid"] is None and options.speculative:
+        figures["unavailable"]["simulated_acceptance"] = "no server_pid was given, so it was not checked"
+    return figures
+
+
+def add_prompts(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob) -> None:
+    """Say which prompts were sent, and name each row's."""
+    figures["prompt_set"] = {
+        "source": prompts.source,
+        "count": len(prompts.prompts),
+        "sha256": prompts.sha256,
+        "chat_template": job.chat_template,
+    }
+    for row in figures["rows"]:
+        row["prompt_sha256"] = prompt_sha256(prompts.prompts[row["index"]])[:16]
+    if not job.chat_template:
+        figures["reasons"].append("prompts were sent as raw text, not through the model's chat template")
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    try:
+        result = run(module.params, module.check_mode)
+    except Refused as refused:
+        module.fail_json(changed=False, **refused.figures, **refused.error.as_result())
+    except AerieError as error:
+        module.fail_json(changed=False, **error.as_result())
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()
