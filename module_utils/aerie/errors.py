@@ -20,11 +20,11 @@ class ErrorKind:
     declared: dict[str, ErrorKind] = {}
 
     def __init__(self, code: str, meaning: str) -> None:
-        known = ErrorKind.declared.get(code)
+        known: ErrorKind | None = ErrorKind.declared.get(code)
         if known is not None and known.meaning != meaning:
             raise ValueError(f"error code {code!r} is declared twice")
-        self.code = code
-        self.meaning = meaning
+        self.code: str = code
+        self.meaning: str = meaning
         ErrorKind.declared[code] = self
 
     def error(self, what: str, *, evidence: Sequence[str] = (), next: str) -> AerieError:

@@ -1,0 +1,223 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Build, start, stop and record deployments of an SGLang instance."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_deployment
+short_description: Build, start, stop and record deployments of an SGLang instance
+description:
+  - A deployment is everything that decides how an instance runs (its spec), made into a directory on the host and
+    named by the digest of the spec. It is built aside while the old server still serves, then switched to.
+  - Every state takes the same options; give them once with C(module_defaults). The module works out the same spec
+    each time, so a step never acts on anything but what the plan was made for.
+options:
+  state:
+    description:
+      - V(planned) compares the spec with the record and with what runs, refuses what cannot work, changes nothing.
+      - V(built) makes the deployment's directory.
+      - V(stopped) asks systemd to stop the unit; it does not wait. With O(disable) also not started at boot.
+      - V(started) makes the deployment current, writes the unit and asks systemd to start it; it does not wait.
+      - V(accepted) records that the gates passed, enables the unit at boot, removes deployments beyond O(keep).
+      - V(failed) records O(failure) and stops the unit.
+    type: str
+    choices: [planned, built, stopped, started, accepted, failed]
+    default: planned
+  instance:
+    description: Name of the instance; part of unit and path names.
+    type: str
+    default: default
+  mode:
+    description: What the instance is for.
+    type: str
+    choices: [production, baseline]
+    default: production
+  release:
+    description: The installed release, as the module M(sglang_release) returns it. Empty when it is not installed yet.
+    type: dict
+    default: {}
+  model_path:
+    description: Directory of the target model on the host.
+    type: str
+  draft_model_path:
+    description: Directory of the draft model on the host.
+    type: str
+  host:
+    description: Address that the server listens on.
+    type: str
+    default: 127.0.0.1
+  port:
+    description: Port that the server listens on.
+    type: int
+    default: 30000
+  speculative:
+    description: C(algorithm), C(num_steps), C(eagle_topk), C(num_draft_tokens); empty for none.
+    type: dict
+    default: {}
+  max_running_requests:
+    description: Limit of concurrent requests.
+    type: int
+  arguments:
+    description: Further server arguments by flag name.
+    type: dict
+    default: {}
+  environment:
+    description: Further variables for the server's environment.
+    type: dict
+    default: {}
+  api_key:
+    description: Key that clients must send. Reaches the server in a file that only root and its group can read.
+    type: str
+  admin_api_key:
+    description: Key for administrative endpoints.
+    type: str
+  unit_template:
+    description: Text of the systemd unit with the placeholders C(@COMMAND@), C(@ENVIRONMENT@) and C(@EXIT_STATUS@).
+    type: str
+  user:
+    description: User that the server runs as.
+    type: str
+    default: sglang
+  group:
+    description: Group that the server runs as.
+    type: str
+    default: sglang
+  state_dir:
+    description: Directory of all instances' state.
+    type: path
+    default: /var/lib/sglang
+  cache_dir:
+    description: Directory that the server may write its compile caches to.
+    type: path
+  start_timeout:
+    description: Seconds that a start may take.
+    type: int
+    default: 1800
+  keep:
+    description: How many deployments to keep besides the current one.
+    type: int
+    default: 2
+  disable:
+    description: With O(state=stopped), do not start the unit at boot either.
+    type: bool
+    default: false
+  gates:
+    description: With O(state=accepted), the figures that the gates measured, kept in the record.
+    type: dict
+    default: {}
+  failure:
+    description: With O(state=failed), what failed, kept in the record.
+    type: str
+attributes:
+  check_mode:
+    support: full
+    description: Takes the same path and leaves out the writes.
+  diff_mode:
+    support: full
+    description: Shows the unit file, which holds arguments and environment but no secret.
+  idempotent:
+    support: full
+    description: A second call with the same options changes nothing.
+  platform:
+    support: full
+    description: Linux with systemd.
+    platforms: posix
+author:
+  - Aerie (@aerie)
+"""
+
+EXAMPLES = r"""
+- name: Compare what is asked with what runs
+  sglang_deployment:
+    state: planned
+    release: "{{ sglang_install_result }}"
+    model_path: /data/models/target
+    draft_model_path: /data/models/draft
+    speculative: {algorithm: EAGLE3, num_steps: 2, eagle_topk: 1, num_draft_tokens: 3}
+    unit_template: "{{ lookup('ansible.builtin.template', 'sglang.service.j2') }}"
+    cache_dir: /var/cache/sglang/default
+"""
+
+RETURN = r"""
+digest:
+  description: Digest of the spec; empty when the release is not installed yet.
+  type: str
+  returned: always
+plan:
+  description: "What is needed: V(build), V(restart), V(gates), V(enable), V(changed), and the V(reasons)."
+  type: dict
+  returned: always
+summary:
+  description: The plan in one line a step.
+  type: list
+  elements: str
+  returned: always
+actions:
+  description: What was done, or would be done in check mode.
+  type: list
+  elements: str
+  returned: always
+running:
+  description: "The live server: V(pid), V(age_s), V(digest), V(health), V(unit)."
+  type: dict
+  returned: always
+environment:
+  description: Variables that the accept-rate module needs to look at the deployment (its import path).
+  type: dict
+  returned: always
+"""
+
+import shutil
+
+from ansible.module_utils.aerie.deployer import Deployer
+from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {
+                "type": "str",
+                "choices": ["planned", "built", "stopped", "started", "accepted", "failed"],
+                "default": "planned",
+            },
+            "instance": {"type": "str", "default": "default"},
+            "mode": {"type": "str", "choices": ["production", "baseline"], "default": "production"},
+            "release": {"type": "dict", "default": {}},
+            "model_path": {"type": "str"},
+            "draft_model_path": {"type": "str"},
+            "host": {"type": "str", "default": "127.0.0.1"},
+            "port": {"type": "int", "default": 30000},
+            "speculative": {"type": "dict", "default": {}},
+            "max_running_requests": {"type": "int"},
+            "arguments": {"type": "dict", "default": {}},
+            "environment": {"type": "dict", "default": {}},
+            "api_key": {"type": "str", "no_log": True},
+            "admin_api_key": {"type": "str", "no_log": True},
+            "unit_template": {"type": "str"},
+            "user": {"type": "str", "default": "sglang"},
+            "group": {"type": "str", "default": "sglang"},
+            "state_dir": {"type": "path", "default": "/var/lib/sglang"},
+            "cache_dir": {"type": "path"},
+            "start_timeout": {"type": "int", "default": 1800},
+            "keep": {"type": "int", "default": 2},
+            "disable": {"type": "bool", "default": False},
+            "gates": {"type": "dict", "default": {}},
+            "failure": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
+    if shutil.which("systemctl") is None:
+        module.fail_json(
+            msg="This host has no systemctl; Aerie runs servers under systemd. Next: use a systemd host."
+        )
+    try:
+        module.exit_json(**Deployer(module.params, check=module.check_mode).run())
+    except AerieError as error:
+        module.fail_json(**error.as_result())
+
+
+if __name__ == "__main__":
+    main()

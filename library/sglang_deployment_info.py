@@ -1,0 +1,80 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Describe every SGLang instance on a host, and how it differs from its record."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_deployment_info
+short_description: Describe every SGLang instance on a host, and how it differs from its record
+description:
+  - Reads the record and looks at reality (unit, process, listener, health, models) and names each difference.
+  - Of C(/server_info) one figure is read; the answer itself holds API keys and is never returned.
+options:
+  state_dir:
+    description: Directory of all instances' state.
+    type: path
+    default: /var/lib/sglang
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: none
+    description: Changes nothing.
+  idempotent:
+    support: full
+    description: Changes nothing.
+  platform:
+    support: full
+    description: Linux with systemd.
+    platforms: posix
+author:
+  - Aerie (@aerie)
+"""
+
+EXAMPLES = r"""
+- name: Look at the host
+  sglang_deployment_info:
+  register: found
+"""
+
+RETURN = r"""
+instances:
+  description: One record per instance.
+  type: list
+  elements: dict
+  returned: always
+table:
+  description: The same as text for people.
+  type: str
+  returned: always
+drift:
+  description: Whether any instance differs from its record.
+  type: bool
+  returned: always
+"""
+
+from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.overview import overview, table
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={"state_dir": {"type": "path", "default": "/var/lib/sglang"}}, supports_check_mode=True
+    )
+    try:
+        instances = overview(module.params["state_dir"])
+    except AerieError as error:
+        module.fail_json(**error.as_result())
+    module.exit_json(
+        changed=False,
+        instances=instances,
+        table=table(instances),
+        drift=any(one["drift"] for one in instances),
+    )
+
+
+if __name__ == "__main__":
+    main()

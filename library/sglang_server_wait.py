@@ -1,0 +1,151 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Wait until an SGLang instance is ready or stopped, showing how far it is."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_server_wait
+short_description: Wait until an SGLang instance is ready or stopped, showing how far it is
+description:
+  - The module itself looks once and returns at once. The action plugin of the same name repeats that look over
+    short connections, prints what changes, and ends when the goal is reached, can no longer be reached, or
+    O(timeout) has passed. So a dropped connection costs nothing and a person sees progress.
+  - Ready means that the unit is active, a process of its own cgroup holds the port, and C(/health) answers 200. The
+    log's "ready to roll" is no proof, since SGLang prints it after a warm-up that a stranger on the port answered.
+options:
+  until:
+    description: What to wait for.
+    type: str
+    choices: [ready, stopped]
+    default: ready
+  instance:
+    description: Name of the instance.
+    type: str
+    default: default
+  host:
+    description: Address that the server listens on.
+    type: str
+    default: 127.0.0.1
+  port:
+    description: Port that the server listens on.
+    type: int
+    default: 30000
+  state_dir:
+    description: Directory of all instances' state.
+    type: path
+    default: /var/lib/sglang
+  timeout:
+    description: Seconds to wait at most. Read by the action plugin.
+    type: int
+    default: 1800
+  cursor:
+    description: Where in the journal to read on. Set by the action plugin.
+    type: str
+    default: ''
+  phase:
+    description: Phase that was seen last. Set by the action plugin.
+    type: str
+    default: ''
+attributes:
+  check_mode:
+    support: full
+    description: Looks once and does not wait.
+  diff_mode:
+    support: none
+    description: Nothing is changed.
+  idempotent:
+    support: full
+    description: Only looks.
+  platform:
+    support: full
+    description: Linux with systemd.
+    platforms: posix
+author:
+  - Aerie (@aerie)
+"""
+
+EXAMPLES = r"""
+- name: Wait for the server
+  sglang_server_wait:
+    until: ready
+    port: 30000
+    timeout: 900
+"""
+
+RETURN = r"""
+done:
+  description: The goal is reached.
+  type: bool
+  returned: always
+phase:
+  description: How far the server is.
+  type: str
+  returned: always
+cursor:
+  description: Where the next look reads on in the journal.
+  type: str
+  returned: always
+waited_s:
+  description: Seconds that were waited.
+  type: float
+  returned: always
+"""
+
+from ansible.module_utils.aerie import reality, startup, systemd
+from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.state import InstanceStore
+from ansible.module_utils.basic import AnsibleModule
+
+
+def look(params: dict) -> tuple[dict, AerieError | None]:
+    """One look: the result, and the error that ends the wait if there is one."""
+    store = InstanceStore(params["state_dir"], params["instance"])
+    ready = params["until"] == "ready"
+    seen = reality.look(store, params["host"], params["port"], ask_health=ready, timeout=8.0)
+    part = systemd.journal(store.unit_name, invocation=seen.unit.invocation, after=params["cursor"])
+    phase = startup.phase_of(part.lines, params["phase"])
+    if ready:
+        lost = seen.unit.stopped or seen.unit.restarts or seen.unit.sub.startswith("auto-restart")
+        tail = systemd.journal(store.unit_name, last=25).lines if lost else []
+        verdict = startup.judge_start(seen, tail, phase)
+    else:
+        verdict = startup.judge_stop(seen)
+    result = {
+        "changed": False,
+        "done": verdict.done,
+        "phase": phase if ready else verdict.text,
+        "text": verdict.text,
+        "cursor": part.cursor,
+        "waited_s": 0.0,
+        "unit": f"{seen.unit.active}/{seen.unit.sub}",
+        "pid": seen.unit.main_pid,
+    }
+    return result, verdict.error
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "until": {"type": "str", "choices": ["ready", "stopped"], "default": "ready"},
+            "instance": {"type": "str", "default": "default"},
+            "host": {"type": "str", "default": "127.0.0.1"},
+            "port": {"type": "int", "default": 30000},
+            "state_dir": {"type": "path", "default": "/var/lib/sglang"},
+            "timeout": {"type": "int", "default": 1800},
+            "cursor": {"type": "str", "default": ""},
+            "phase": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result, error = look(module.params)
+    except AerieError as problem:
+        module.fail_json(**problem.as_result())
+    if error is not None and not module.check_mode:
+        module.fail_json(**{**result, **error.as_result()})
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""From an inventory's settings to the spec of an instance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .arguments import SECRETS, Speculation, check_free_arguments, command_line, text_of
+from .errors import ErrorKind
+from .release_rules import config_file_supported, stop_signals
+from .spec import DEPLOYMENT, Release, Spec, secret_hash
+from .unit import check_user_environment, render
+
+KEYS_NEED_CONFIG = ErrorKind(
+    "keys-need-config-file",
+    "API keys are passed in a configuration file, so that they are not visible in ps; releases before 0.5.3 read none.",
+)
+
+
+def base_environment(release: Release, cache: str) -> dict[str, str]:
+    """What every server process of Aerie carries. ``cache``: directory that the service user may write.
+
+    Compile caches live per release at a path that does not change, since cached files hold absolute paths.
+    """
+    mine = f"{cache}/{release.release}"
+    bin_dir = release.python.rpartition("/")[0]
+    return {
+        "PYTHONPATH": f"{DEPLOYMENT}/site",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PATH": f"{bin_dir}:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": cache,
+        "XDG_CACHE_HOME": f"{mine}/xdg",
+        "TRITON_CACHE_DIR": f"{mine}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{mine}/inductor",
+        "TVM_FFI_CACHE_DIR": f"{mine}/tvm-ffi",
+        "FLASHINFER_WORKSPACE_BASE": mine,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # A model is a directory on the host: a mistyped path must not become a download.
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+
+
+def make_spec(
+    settings: Mapping[str, Any], release: Release, models: dict[str, dict[str, str]], salt: bytes
+) -> Spec:
+    """The spec that the settings (the options of the module ``sglang_deployment``) ask for.
+
+    models: what :func:`preflight.check_model` found. Raises the errors of ``arguments``, ``unit`` and this file.
+    """
+    speculation = Speculation.from_mapping(settings.get("speculative") or {})
+    arguments = check_free_arguments(settings.get("arguments") or {})
+    arguments |= {
+        "model_path": settings["model_path"],
+        "host": settings["host"],
+        "port": settings["port"],
+        "max_running_requests": settings.get("max_running_requests"),
+    }
+    if speculation is not None:
+        arguments |= speculation.as_arguments(settings.get("draft_model_path"))
+    environment = base_environment(release, settings["cache_dir"])
+    given = settings.get("environment") or {}
+    check_user_environment(given)
+    environment |= {name: text_of(value) for name, value in given.items() if value is not None}
+    secrets = secret_values(settings)
+    command = [release.python, "-m", "sglang.launch_server", *command_line(arguments)]
+    if secrets:
+        if not config_file_supported(release.release):
+            raise KEYS_NEED_CONFIG.error(
+                f"SGLang {release.release} reads no configuration file, so an API key would be visible in ps",
+                next="install 0.5.3 or newer (sglang_install_release), or do without a key",
+            )
+        command += ["--config", f"{DEPLOYMENT}/config.yaml"]
+        environment["SGLANG_LOGGING_CONFIG_PATH"] = f"{DEPLOYMENT}/logging.json"
+    return Spec(
+        instance=settings["instance"],
+        mode=settings["mode"],
+        release=release,
+        command=command,
+        environment=environment,
+        unit=render(
+            settings["unit_template"],
+            command=command,
+            environment=environment,
+            success_signals=stop_signals(release.release),
+        ),
+        models=models,
+        secrets={name: secret_hash(salt, value) for name, value in secrets.items()},
+        user=settings["user"],
+        group=settings["group"],
+    )
+
+
+def secret_values(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The API keys that are set, by the name of the server argument."""
+    return {name: str(settings[name]) for name in SECRETS if settings.get(name)}

@@ -1,0 +1,66 @@
+"""Asking a server whether it lives. Only fields that are named here are read from its answers: ``/server_info``
+holds API keys (sglang #30166) and is never returned whole."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+
+LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer, or why there is none. ``status`` 0: refused, timed out or cut off."""
+
+    status: int
+    body: bytes
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 200
+
+    def json(self) -> Any:
+        """The decoded body, or None."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    def describe(self) -> str:
+        """``HTTP 503`` or ``connection refused``."""
+        return f"HTTP {self.status}" if self.status else self.error
+
+
+def get(host: str, port: int, path: str, *, timeout: float = 10.0, api_key: str = "") -> Answer:
+    """GET a path of the server on this host. SGLang's /health generates a token: allow 5 s and more."""
+    connection = http.client.HTTPConnection(LOOPBACK.get(host, host), port, timeout=timeout)
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return Answer(response.status, response.read(8 << 20))
+    except (OSError, http.client.HTTPException) as error:
+        reason = (
+            "connection refused" if isinstance(error, ConnectionRefusedError) else str(error) or repr(error)
+        )
+        return Answer(0, b"", reason)
+    finally:
+        connection.close()
+
+
+def live_accept_length(info: Any) -> float | None:
+    """``avg_spec_accept_length`` since start, from the answer of /server_info.
+
+    Up to 0.4.6 the key stands at the top, later in ``internal_states[0]``; it is absent until the first decode log
+    interval and without speculation.
+    """
+    if not isinstance(info, dict):
+        return None
+    states = info.get("internal_states")
+    place = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else info
+    value = place.get("avg_spec_accept_length")
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,152 @@
+"""What a host runs, instance by instance: the data behind ``status`` and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from . import health, processes, reality, state
+from .files import read_json, sha256_of
+from .plan import duration
+from .release_rules import server_info_path
+from .spec import resolved
+from .state import InstanceStore
+
+COLUMNS = ("instance", "mode", "release", "state", "up", "memory", "accept length", "health", "drift")
+
+
+def overview(state_dir: str) -> list[dict[str, Any]]:
+    """One record per instance of this host, from reality and record. Changes nothing."""
+    return [describe(InstanceStore(state_dir, name)) for name in state.instances(state_dir)]
+
+
+def describe(store: InstanceStore) -> dict[str, Any]:
+    """What one instance runs, and how that differs from its record."""
+    record = store.load()
+    digest = store.current()
+    spec = store.spec(digest) or {}
+    host, port = _address(spec)
+    seen = reality.look(store, host, port)
+    accepted = next((one for one in record.history if one.get("digest") == digest), {})
+    gates = accepted.get("gates") or {}
+    return {
+        "instance": store.instance,
+        "mode": spec.get("mode", ""),
+        "release": (spec.get("release") or {}).get("release", ""),
+        "digest": digest,
+        "phase": record.phase,
+        "failure": record.failure,
+        "unit": seen.unit.active,
+        "pid": seen.unit.main_pid,
+        "restarts": seen.unit.restarts,
+        "up_s": round(seen.age_s, 1),
+        "memory_bytes": seen.unit.memory_bytes,
+        "url": f"http://{host}:{port}" if spec else "",
+        "health": seen.health,
+        "accept_length": gates.get("accept_length"),
+        "accept_length_interval": gates.get("accept_length_interval"),
+        "accept_length_since_start": _live(spec, store, seen, host, port),
+        "listening": sorted(str(one) for one in processes.listeners(pids=list(seen.members))),
+        "drift": find_drift(store, spec, seen, record, accepted),
+        "history": [
+            {key: one.get(key) for key in ("digest", "mode", "release", "at")} for one in record.history
+        ],
+    }
+
+
+def find_drift(
+    store: InstanceStore,
+    spec: Mapping[str, Any],
+    seen: reality.Reality,
+    record: state.InstanceState,
+    accepted: Mapping[str, Any],
+) -> list[str]:
+    """Everything that is not as recorded, a line each."""
+    if not spec:
+        return ["no complete deployment is current"]
+    lines = reality.drift(resolved(spec, str(store.deployment(store.current()))), seen)
+    if seen.unit_text is None:
+        lines.append("the unit file is gone")
+    if record.phase == state.ACCEPTED:
+        if not seen.unit.running:
+            lines.append(f"accepted, but the unit is {seen.unit.active}")
+        elif seen.running != record.accepted:
+            lines.append(f"runs deployment {seen.running or 'unknown'}, accepted is {record.accepted}")
+        elif (
+            seen.process
+            and accepted.get("start_ticks")
+            and seen.process.start_ticks != accepted["start_ticks"]
+        ):
+            lines.append("restarted since its gates passed")
+        if seen.unit.file_state != "enabled":
+            lines.append(f"accepted, but {seen.unit.file_state or 'not enabled'} at boot")
+    elif seen.unit.running:
+        lines.append(f"runs although its record says {record.phase}")
+    for role, model in sorted((spec.get("models") or {}).items()):
+        config = Path(model["path"]) / "config.json"
+        if not config.is_file():
+            lines.append(f"{role} model is gone: {config}")
+        elif sha256_of(config) != model["config_sha256"]:
+            lines.append(f"{role} model's config.json changed on disk")
+    return lines
+
+
+def _address(spec: Mapping[str, Any]) -> tuple[str, int]:
+    words = list(spec.get("command") or [])
+    values = dict(pairwise(words))
+    return values.get("--host", "127.0.0.1"), int(values.get("--port", "30000"))
+
+
+def _live(
+    spec: Mapping[str, Any], store: InstanceStore, seen: reality.Reality, host: str, port: int
+) -> float | None:
+    release = (spec.get("release") or {}).get("release")
+    if not release or seen.health != "ok":
+        return None
+    config = read_json(store.deployment(store.current()) / "config.yaml") or {}
+    keys = config if isinstance(config, dict) else {}
+    key = str(keys.get("api-key") or keys.get("admin-api-key") or "")
+    answer = health.get(host, port, server_info_path(str(release)), timeout=10.0, api_key=key)
+    return health.live_accept_length(answer.json())
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    length = "-"
+    if one.get("accept_length") is not None:
+        low, high = one.get("accept_length_interval") or (None, None)
+        length = f"{one['accept_length']:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low is not None else "")
+    if one.get("accept_length_since_start") is not None:
+        length += f" now {one['accept_length_since_start']:.2f}"
+    running = one["unit"] in ("active", "reloading")
+    memory = one.get("memory_bytes")
+    return (
+        one["instance"],
+        one["mode"] or "-",
+        one["release"] or "-",
+        one["phase"] + ("" if running else f", {one['unit']}"),
+        duration(one["up_s"]) if running else "-",
+        f"{memory / (1 << 30):.2f} GiB" if memory else "-",
+        length,
+        one["health"],
+        f"{len(one['drift'])}" if one["drift"] else "none",
+    )
+
+
+def table(instances: Sequence[Mapping[str, Any]]) -> str:
+    """The instances as text for people, one line each, drift and failures below. Figures: see ``describe``."""
+    if not instances:
+        return "no instance on this host"
+    rows = [COLUMNS, *(_row(one) for one in instances)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    for one in instances:
+        lines += [f"{one['instance']}: drift: {line}" for line in one["drift"]]
+        if one.get("failure"):
+            lines.append(f"{one['instance']}: failed: {one['failure'].splitlines()[0]}")
+        if one["listening"]:
+            lines.append(f"{one['instance']}: listens on {', '.join(one['listening'])}")
+    return "\n".join(lines)

@@ -1,0 +1,108 @@
+"""What has to be done to make an instance what its spec says. Pure: no host is touched here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .reality import Reality, drift
+from .spec import differences, resolved
+from .state import ACCEPTED, InstanceState
+
+
+@dataclass
+class Plan:
+    """The steps that are needed, and why, as a person would say it."""
+
+    digest: str
+    build: bool = False
+    restart: bool = False
+    gates: bool = False
+    enable: bool = False
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        return self.build or self.restart or self.gates or self.enable
+
+
+def make_plan(
+    digest: str,
+    desired: Mapping[str, Any],
+    recorded: Mapping[str, Any] | None,
+    state: InstanceState,
+    seen: Reality,
+    *,
+    built: bool,
+    deployment: str,
+    start_timeout: float,
+) -> Plan:
+    """Compare the desired spec with the record and with what runs.
+
+    recorded: the spec of the deployment that the live process was started from (or that is current), None on a host
+    that has none. deployment: path of the desired deployment. start_timeout: seconds that a young process may still take to load before it counts as hung.
+    """
+    plan = Plan(digest, build=not built)
+    running = seen.unit.running
+    if not running:
+        plan.restart = True
+        why = {"failed": "the unit has failed", "activating": "the unit is in a restart loop"}
+        plan.reasons.append(f"start: {why.get(seen.unit.active, 'not running')}")
+    if recorded is None:
+        plan.reasons.append(
+            "first deployment of this instance" if not running else "the running server is not in the record"
+        )
+        plan.restart = True
+    elif seen.running == digest or not running:
+        plan.reasons += differences(recorded, desired)
+        if running:
+            plan.reasons += drift(resolved(desired, deployment), seen)
+            plan.restart = plan.restart or bool(plan.reasons)
+    else:
+        plan.reasons += differences(recorded, desired) or [
+            f"deployment {seen.running or 'unknown'} -> {digest}"
+        ]
+        plan.restart = True
+    if running and not plan.restart and seen.health != "ok":
+        loading = seen.age_s < start_timeout and seen.health in ("not listening yet", "HTTP 503")
+        plan.gates = True
+        if loading:
+            plan.reasons.append(f"still loading after {seen.age_s:.0f} s; it is waited for")
+        else:
+            plan.restart = True
+            plan.reasons.append(f"/health does not answer: {seen.health}")
+    if state.accepted != digest or state.phase != ACCEPTED:
+        plan.gates = True
+        if not plan.restart:
+            plan.reasons.append("runs as asked, but its gates have not passed yet")
+    plan.gates = plan.gates or plan.restart
+    if not plan.gates and seen.unit.file_state != "enabled":
+        plan.enable = True
+        plan.reasons.append("not enabled at boot though accepted")
+    return plan
+
+
+def summary(plan: Plan, seen: Reality) -> list[str]:
+    """The plan as a person reads it, a line each."""
+    if not plan.changed:
+        pid = seen.process.pid if seen.process else "?"
+        return [
+            f"nothing to do: {seen.unit.name} runs deployment {plan.digest} as asked "
+            f"(pid {pid}, up {duration(seen.age_s)}); not restarted"
+        ]
+    steps = {
+        "build": plan.build,
+        "restart" if seen.unit.running else "start": plan.restart,
+        "gates": plan.gates,
+        "enable at boot": plan.enable,
+    }
+    return [*plan.reasons, f"needed: {', '.join(name for name, needed in steps.items() if needed)}"]
+
+
+def duration(seconds: float) -> str:
+    """``3 d 04:05`` or ``04:05:06``."""
+    whole = int(seconds)
+    days, rest = divmod(whole, 86400)
+    hours, minutes, left = rest // 3600, rest % 3600 // 60, rest % 60
+    return f"{days} d {hours:02}:{minutes:02}" if days else f"{hours:02}:{minutes:02}:{left:02}"

@@ -1,0 +1,138 @@
+"""Checks of the host that refuse a run before anything is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import processes
+from .errors import ErrorKind
+from .files import read_json, sha256_of
+from .reality import Reality
+
+MODEL_MISSING = ErrorKind(
+    "model-missing",
+    "A model directory, its config.json or one of its weight files is not on the host. SGLang would take the path for "
+    "the name of a repository and fail after ten seconds with another message.",
+)
+MODEL_UNREADABLE = ErrorKind(
+    "model-unreadable",
+    "The service user cannot read a model's files, often because a parent directory is closed.",
+)
+PORT_TAKEN = ErrorKind(
+    "port-taken",
+    "Another process listens on the instance's port. SGLang would load the whole model first and then hang, or take "
+    "the other process's answers for its own.",
+)
+
+_READABLE = """
+import os, sys
+bad = []
+for path in sys.argv[1:]:
+    try:
+        with open(path, 'rb') as file:
+            file.read(1)
+    except OSError as error:
+        bad.append(f'{path}: {error.strerror}')
+print('\\n'.join(bad))
+"""
+
+
+def weight_files(model: Path) -> list[Path]:
+    """The weight files that a model's index names, or the ones that lie there when it has no index."""
+    index = read_json(model / "model.safetensors.index.json")
+    if isinstance(index, dict) and isinstance(index.get("weight_map"), dict):
+        return [model / name for name in sorted(set(index["weight_map"].values()))]
+    found = sorted(p for p in model.iterdir() if p.suffix in (".safetensors", ".bin", ".gguf", ".pt"))
+    return found
+
+
+def check_model(role: str, path: str, variable: str) -> dict[str, str]:
+    """Check that a model is whole and return ``{path, config_sha256}``.
+
+    role: ``target`` or ``draft``; variable: the inventory variable to name in the error.
+    """
+    model = Path(path)
+    config = model / "config.json"
+    if not config.is_file():
+        parent = next((p for p in model.parents if p.exists()), Path("/"))
+        listing = sorted(p.name for p in parent.iterdir())[:10] if parent.is_dir() else []
+        raise MODEL_MISSING.error(
+            f"the {role} model {path} has no config.json on this host",
+            evidence=[
+                f"nearest directory that exists: {parent}",
+                f"it holds: {', '.join(listing) or 'nothing'}",
+            ],
+            next=f"correct {variable}, or put the model there",
+        )
+    try:
+        json.loads(config.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise MODEL_MISSING.error(
+            f"{config} is not JSON", evidence=[str(error)], next=f"copy the {role} model again"
+        ) from error
+    weights = weight_files(model)
+    missing = [one.name for one in weights if not one.is_file() or one.stat().st_size == 0]
+    if missing or not weights:
+        raise MODEL_MISSING.error(
+            f"the {role} model {path} is not whole: "
+            + (
+                f"{len(missing)} of {len(weights)} weight files are missing"
+                if weights
+                else "it has no weight files"
+            ),
+            evidence=missing[:5],
+            next=f"copy the {role} model again; half a download often has names ending in .incomplete",
+        )
+    return {"path": path, "config_sha256": sha256_of(config)}
+
+
+def check_readable(paths: Sequence[Path], user: str, variable: str) -> bool:
+    """Check that the service user can open each file; False when there is no such user yet.
+
+    Raises model-unreadable with the reason for each file (five at most).
+    """
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        return False
+    if os.geteuid() != 0:
+        return False
+    done = subprocess.run(
+        [sys.executable or "/usr/bin/python3", "-c", _READABLE, *map(str, paths)],
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=os.getgrouplist(user, account.pw_gid),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    bad = [line for line in done.stdout.splitlines() if line]
+    if bad:
+        raise MODEL_UNREADABLE.error(
+            f"user {user} cannot read {len(bad)} of {len(paths)} files of {variable}",
+            evidence=bad[:5],
+            next=f"namei -l {bad[0].partition(': ')[0]}   # shows the closed directory or file",
+        )
+    return True
+
+
+def check_port(seen: Reality, port: int) -> None:
+    """Raise port-taken when a process outside the instance's unit listens on its port."""
+    if not seen.strangers:
+        return
+    holders = [processes.read_process(pid) for pid in seen.strangers if pid]
+    evidence = [one.describe() for one in holders if one] or [
+        f"{one} (holder not visible)" for one in seen.listener
+    ]
+    raise PORT_TAKEN.error(
+        f"port {port} is held by another process",
+        evidence=evidence,
+        next="stop that process, or give the instance another sglang_server_port",
+    )

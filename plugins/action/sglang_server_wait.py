@@ -1,0 +1,70 @@
+"""Repeat the module ``sglang_server_wait`` until its goal is reached, and print what changes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+
+PAUSE_S = 1.0
+SAY_AGAIN_S = 15.0
+# A host that does not answer for this long while it is watched is given up; its unit goes on without us.
+SILENCE_S = 120.0
+
+
+class ActionModule(ActionBase):
+    """Short looks instead of one long call: a connection that drops costs one look."""
+
+    _requires_connection = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        timeout = float(arguments.get("timeout", 1800))
+        start = last_answer = time.monotonic()
+        said, said_at = "", 0.0
+        while True:
+            try:
+                result = self._execute_module(
+                    "sglang_server_wait", module_args=arguments, task_vars=task_vars
+                )
+                lost = bool(result.get("unreachable"))
+            except AnsibleConnectionFailure as error:
+                result, lost = {"msg": str(error), "unreachable": True}, True
+            waited = time.monotonic() - start
+            if lost:
+                if time.monotonic() - last_answer > SILENCE_S:
+                    return result
+                self._say(task_vars, f"no connection; trying again ({waited:.0f} s)")
+                time.sleep(3.0)
+                continue
+            last_answer = time.monotonic()
+            result["waited_s"] = round(waited, 1)
+            if result.get("failed") or result.get("done") or self._task.check_mode:
+                return result
+            text = str(result.get("text") or "")
+            if text != said or time.monotonic() - said_at > SAY_AGAIN_S:
+                self._say(task_vars, f"{text} ({waited:.0f} s)")
+                said, said_at = text, time.monotonic()
+            if waited > timeout:
+                return {**result, "failed": True, "msg": self._too_late(arguments, result, waited)}
+            arguments |= {"cursor": result.get("cursor", ""), "phase": result.get("phase", "")}
+            time.sleep(PAUSE_S)
+
+    def _say(self, task_vars: dict[str, Any] | None, text: str) -> None:
+        host = (task_vars or {}).get("inventory_hostname", "host")
+        self._display.display(f"  {host}: {text}", color="bright gray")
+
+    @staticmethod
+    def _too_late(arguments: dict[str, Any], result: dict[str, Any], waited: float) -> str:
+        unit = f"sglang-{arguments.get('instance', 'default')}.service"
+        ready = arguments.get("until", "ready") == "ready"
+        code = "start-timeout" if ready else "stop-timeout"
+        return (
+            f"{unit} is not {arguments.get('until', 'ready')} after {waited:.0f} s [{code}]\n"
+            f"  unit {result.get('unit')}, pid {result.get('pid')}, last seen: {result.get('text')}\n"
+            f"Next: journalctl -u {unit} -b -e"
+            + ("   # a slow disk may need a larger sglang_server_start_timeout" if ready else "")
+        )
