@@ -152,8 +152,8 @@ def render_lock(table: Table, release: str, torch_build: str) -> str:
         *TORCH_NOTE[torch_build],
         f"# Download: {sizes} (measured {table.resolved}).",
         "# Made by `python tests/cpu_engine/make_lock.py` (uv pip compile, see there) from requirements.in",
-        "# and requirements-nodeps.in; not edited by hand. aerie-cpu-kernels is built from kernels/ and is in no",
-        "# registry: fill a wheelhouse with wheelhouse.py and install with --no-index --find-links.",
+        "# and requirements-nodeps.in; not edited by hand. aerie-cpu-kernels is built from kernels/ and is",
+        "# in no registry: fill a wheelhouse with wheelhouse.py and install with --no-index --find-links.",
     ]
     for package in sorted([*packages, kernels_package()], key=lambda p: p.name):
         wheels = [w for w in package.wheels if w.architecture in (*architectures, ANY)]

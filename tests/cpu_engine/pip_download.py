@@ -34,7 +34,7 @@ def target_options(architecture: str) -> list[str]:
 
 
 def has_cpu_torch(package: Package) -> bool:
-    """Whether pip, as configured on this machine, offers the CPU build (``2.13.0+cpu``). Downloads nothing."""
+    """Whether this machine's pip offers the CPU build (``2.13.0+cpu``). Downloads nothing."""
     command = [sys.executable, "-m", "pip", "index", "versions", package.name, "--disable-pip-version-check"]
     command += ["--only-binary=:all:", "--python-version", "3.11", "--platform", "manylinux_2_28_x86_64"]
     try:
@@ -110,5 +110,5 @@ def _explain(returncode: int, log: str, group: list[tuple[Package, Wheel]]) -> s
     last = "\n".join(f"  {line}" for line in log.strip().splitlines()[-6:])
     return (
         f"pip download ended with {returncode} for {names}\n{last}\n"
-        "next: see that pip works here (pip download --no-deps six), then run this again; it goes on from here"
+        "next: see that pip works here (pip download --no-deps six), then run this again; it resumes"
     )

@@ -89,7 +89,7 @@ class Wheelhouse:
         write_atomically(self.directory / MANIFEST, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
     def holds(self, wheel: Wheel, *, reread: bool = False) -> bool:
-        """Whether the directory has this very wheel; hashes a file that is new or has changed, or if told to."""
+        """Whether the directory has this very wheel; hashes a new or changed file, any file with reread."""
         path = self.directory / wheel.file
         try:
             status = path.stat()
@@ -176,9 +176,8 @@ def fetch(house: Wheelhouse, missing: list[tuple[Package, Wheel]], wanted: int, 
         )
     done, number, started = 0, 0, time.monotonic()
     for group in batches(missing):
-        names = ", ".join(f"{package.name} {package.version}" for package, _ in group)
         number += len(group)
-        say(f"[{number}/{len(missing)}] {done / MB:.0f} of {total / MB:.0f} MB  {names}")
+        say(f"[{number}/{len(missing)}] {done / MB:.0f} of {total / MB:.0f} MB  {names_of(group)}")
         with scratch(house.directory) as part:
             download(group, part, say)
             for _, wheel in group:
@@ -186,6 +185,12 @@ def fetch(house: Wheelhouse, missing: list[tuple[Package, Wheel]], wanted: int, 
         house.save()
         done += sum(wheel.size for _, wheel in group)
     say(f"fetched {total / MB:.0f} MB in {time.monotonic() - started:.0f} s")
+
+
+def names_of(group: list[tuple[Package, Wheel]]) -> str:
+    """The packages of one group, shortened to fit a line."""
+    names = [f"{package.name} {package.version}" for package, _ in group]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def take(house: Wheelhouse, path: Path, wheel: Wheel) -> None:
@@ -255,9 +260,8 @@ def main(argv: list[str] | None = None) -> int:
         except (WheelhouseError, PipFailedError, LookupError) as failure:
             print(f"wheelhouse: {failure}", file=sys.stderr)
             return 1
-    tell(
-        f"wheelhouse complete ({'+'.join(house.releases)}, torch {house.torch}, {fetched} fetched): {directory}"
-    )
+    news = f"{fetched} wheels fetched" if fetched else "nothing to fetch"
+    tell(f"wheelhouse complete: SGLang {', '.join(house.releases)}, torch {house.torch}, {news}: {directory}")
     return 0
 
 
