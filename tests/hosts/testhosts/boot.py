@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import uuid
 from pathlib import Path
@@ -23,10 +24,12 @@ def overlay_options(layers: list[str], folder: str) -> str:
     redirect_dir=on: without it, renaming a folder that lies in a lower layer fails with EXDEV, as on no real disk.
     metacopy=off and index=off: a layer frozen as a snapshot must be complete and not tied to the layers below by file
     handles.
+    volatile: no sync reaches the disk. A host does not outlive a crash of the machine, and its power-off would
+    otherwise wait for everything that the whole machine has yet to write.
     """
     return (
         f"lowerdir={':'.join(layers)},upperdir={folder}/upper,workdir={folder}/work,"
-        "redirect_dir=on,metacopy=off,index=off"
+        "redirect_dir=on,metacopy=off,index=off,volatile"
     )
 
 
@@ -54,6 +57,8 @@ def become_init(layout: Layout, host: Host, groups: list[Path]) -> None:
     os.chdir(layout.state)
     folder = f"hosts/{host.name}"
     root = f"{layout.state}/{folder}/merged"
+    # The mark of the last boot's volatile mount; the kernel refuses the next one while it is there.
+    shutil.rmtree(f"{folder}/work/work/incompat", ignore_errors=True)
     syscalls.mount("overlay", root, "overlay", options=overlay_options(host.layers, folder))
     _kernel_file_systems(root)
     _devices(root)

@@ -73,13 +73,13 @@ def _try_overlay(folder: Path) -> None:
     os.chdir(folder)
     for name in ("lower", "upper", "work", "merged"):
         Path(name).mkdir()
-    options = "lowerdir=lower,upperdir=upper,workdir=work,redirect_dir=on,metacopy=off,index=off"
+    options = "lowerdir=lower,upperdir=upper,workdir=work,redirect_dir=on,metacopy=off,index=off,volatile"
     syscalls.mount("overlay", "merged", "overlay", options=options)
     Path("merged/file").touch()
 
 
-def check(layout: Layout) -> None:
-    """Raises HostsError for the first thing that is missing. Changes nothing that stays."""
+def check_quickly(layout: Layout) -> None:
+    """The part that costs nothing; every command begins with it. Raises HostsError for the first lack."""
     if sys.platform != "linux":
         raise HostsError("test hosts need Linux", evidence=[f"this is {sys.platform}"], next="use a Linux machine")
     if os.geteuid() != 0:
@@ -94,6 +94,12 @@ def check(layout: Layout) -> None:
             f"missing packages: {' '.join(missing)}", next=f"apt-get update && apt-get install -y {' '.join(missing)}"
         )
     cgroups.hierarchies()
+    layout.make()
+
+
+def check(layout: Layout) -> None:
+    """Raises HostsError for the first thing that is missing. Changes nothing that stays."""
+    check_quickly(layout)
     problem = _in_child(_try_namespaces, "unshare")
     if problem:
         raise HostsError(
@@ -105,7 +111,6 @@ def check(layout: Layout) -> None:
 
 
 def _check_disk(layout: Layout) -> None:
-    layout.make()
     free = shutil.disk_usage(layout.state).free // 1_000_000
     if free < FREE_MEGABYTES:
         raise HostsError(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import signal
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -244,10 +245,26 @@ def down(layout: Layout, name: str, orderly: bool = False) -> bool:
         return True
 
 
-def set_cable(layout: Layout, name: str, state: str) -> None:
-    """``down`` unplugs the host's cable and ``up`` plugs it in again. The host keeps running."""
+def set_cable(layout: Layout, name: str, *, plugged: bool) -> None:
+    """Unplug the host's cable or plug it in again; the host keeps running. After plugging in, returns once packets
+    get through (5 s at most)."""
     host = running(layout, name)
-    run(["ip", "link", "set", "dev", layout.cable(host.octet), state])
+    run(["ip", "link", "set", "dev", layout.cable(host.octet), "up" if plugged else "down"])
+    if plugged:
+        # What the machine learnt while the cable was out ("nobody has this address") would hold for seconds.
+        run(["ip", "neighbour", "flush", "dev", layout.bridge, "to", host.ip])
+        deadline = time.monotonic() + 5
+        while not reachable(host.ip) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def reachable(ip: str) -> bool:
+    """True when something at the address replies, if only to refuse."""
+    try:
+        with socket.create_connection((ip, 22), timeout=0.5):
+            return True
+    except OSError as problem:
+        return problem.errno == errno.ECONNREFUSED
 
 
 def execute(layout: Layout, name: str, command: Sequence[str]) -> NoReturn:
@@ -259,4 +276,4 @@ def execute(layout: Layout, name: str, command: Sequence[str]) -> NoReturn:
     environment = {"PATH": CLEAN_PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": os.environ.get("TERM", "dumb")}
     enter = ["nsenter", "--target", str(init.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
     path = shutil.which("nsenter") or "/usr/bin/nsenter"
-    os.execve(path, [*enter, "--wd=/", "--", *command], environment)
+    os.execve(path, [*enter, "--", *command], environment)

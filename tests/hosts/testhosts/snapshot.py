@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import ssh, sweep
+from .commands import run
 from .errors import HostsError
 from .files import read_json, write_json
 from .layout import Layout, valid_name
@@ -71,6 +72,8 @@ def _move(layout: Layout, host: Host, snapshot: str) -> Path:
     write_json(aside / "owner.json", Identity.own().as_json())
     scrub(host.folder(layout) / "upper")
     (host.folder(layout) / "upper").rename(aside / "layer")
+    # The host's disk was mounted volatile: nothing of it is sure to be on the machine's disk yet.
+    run(["sync", "--file-system", str(aside / "layer")], seconds=300)
     layers = [f"snapshots/{snapshot}/layer", *host.layers]
     write_json(aside / "snapshot.json", {"suite": host.suite, "from": host.name, "layers": layers})
     (aside / "owner.json").unlink()
