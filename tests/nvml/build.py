@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Build the double of libnvidia-ml.so.1 with gcc. Run as a program it prints the folder to put on the library path.
+"""Build the double of libnvidia-ml.so.1 with gcc.
 
+Run as a program it prints the folder to put on the library path.
 The result is kept under ``.cache/nvml/<hash of the sources and the command>/`` of the checkout.
 """
 
@@ -39,7 +40,11 @@ def library() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{SONAME}.{os.getpid()}")
     done = subprocess.run(
-        [*COMMAND, "-o", str(part), *SOURCES, "-lpthread"], cwd=HERE, capture_output=True, text=True, timeout=120
+        [*COMMAND, "-o", str(part), *SOURCES, "-lpthread"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     if done.returncode != 0:
         raise RuntimeError(f"gcc could not build the NVML double:\n{done.stderr}")

@@ -44,6 +44,7 @@ struct gpu {
     unsigned nvlinks, nvlinks_down, cc_major, cc_minor;
     int ecc, numa, fabric_state, fabric_status;
     int mig;         /* MIG mode: 1 on, 0 off, -1 the part has no MIG */
+    int handle;      /* nvmlReturn_t of opening it by index or UUID */
     int memory;      /* nvmlReturn_t of memory info */
     int processes;   /* nvmlReturn_t of the process lists */
     enum lost lost;
@@ -93,7 +94,10 @@ struct use { /* what one process has on one GPU or MIG instance now */
     int dead;
 };
 
-/* Reads the scenario file; 0, or -1 when there is none or a line cannot be read (said on stderr). */
+#define SCENARIO_MISSING (-1)
+#define SCENARIO_BAD (-2) /* a line cannot be read; said on stderr */
+
+/* Reads the scenario file; 0 or one of the above. */
 int scenario_load(struct scenario *out);
 /* Where the scenario is: AERIE_NVML_SCENARIO, else /etc/aerie-nvml/scenario. */
 const char *scenario_path(void);

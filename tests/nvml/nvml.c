@@ -78,7 +78,11 @@ static int put_text(const char *text, char *out, unsigned size)
 EXPORT int nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
-    BEGIN = scenario_load(&sc) ? NVML_ERROR_DRIVER_NOT_LOADED : sc.init;
+    BEGIN = scenario_load(&sc);
+    if (rc)
+        rc = rc == SCENARIO_MISSING ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_ERROR_UNKNOWN;
+    else
+        rc = sc.init;
     if (!rc)
         users++;
     END;
@@ -145,15 +149,18 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *out)
     ON_SYSTEM *out = (unsigned)sc.gpu_count;
     END;
 }
+static int open_gpu(int index, device_t *out)
+{
+    *out = handle_of(index, -1);
+    return sc.gpus[index].lost == LOST_FROM_HANDLE ? NVML_ERROR_GPU_IS_LOST : sc.gpus[index].handle;
+}
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *out)
 {
     ON_SYSTEM {
         if (index >= (unsigned)sc.gpu_count)
             rc = NVML_ERROR_INVALID_ARGUMENT; /* what the real library says of an index that is too high */
-        else if (sc.gpus[index].lost == LOST_FROM_HANDLE)
-            rc = NVML_ERROR_GPU_IS_LOST;
         else
-            *out = handle_of((int)index, -1);
+            rc = open_gpu((int)index, out);
     }
     END;
 }
@@ -161,10 +168,9 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *out)
 {
     ON_SYSTEM {
         rc = NVML_ERROR_NOT_FOUND;
-        for (int i = 0; rc && i < sc.gpu_count; i++)
+        for (int i = 0; i < sc.gpu_count; i++)
             if (!strcmp(sc.gpus[i].uuid, uuid)) {
-                rc = sc.gpus[i].lost == LOST_FROM_HANDLE ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
-                *out = handle_of(i, -1);
+                rc = open_gpu(i, out);
                 break;
             }
         for (int i = 0; rc == NVML_ERROR_NOT_FOUND && i < sc.mig_count; i++)

@@ -112,6 +112,7 @@ static void gpu_key(struct gpu *g, const char *key, const char *value)
     else if KEY("fabric_state") g->fabric_state = (int)number(value);
     else if KEY("fabric_status") g->fabric_status = result(value);
     else if KEY("mig") g->mig = !strcmp(value, "none") ? -1 : yes(value);
+    else if KEY("handle") g->handle = result(value);
     else if KEY("memory") g->memory = result(value);
     else if KEY("processes") g->processes = result(value);
     else if KEY("lost") g->lost = (enum lost)choice(value, losts);
@@ -211,7 +212,7 @@ int scenario_load(struct scenario *out)
     out->memory_v2 = 1;
     FILE *file = fopen(scenario_path(), "re");
     if (!file)
-        return -1;
+        return SCENARIO_MISSING;
     while (!rc && fgets(line, sizeof line, file)) {
         row++;
         rc = read_line(out, line);
@@ -219,5 +220,5 @@ int scenario_load(struct scenario *out)
     if (rc)
         fprintf(stderr, "nvml double: %s:%d cannot be read\n", scenario_path(), row);
     fclose(file);
-    return rc;
+    return rc ? SCENARIO_BAD : 0;
 }

@@ -15,7 +15,7 @@ H200_RESERVED = 644939776
 
 @dataclass
 class Gpu:
-    """One GPU. ``memory`` and ``processes`` are `ok`, an error name or a number of nvmlReturn_t; bytes."""
+    """One GPU. ``handle``, ``memory`` and ``processes`` are `ok`, an error name or a number of nvmlReturn_t; bytes."""
 
     uuid: str = ""
     name: str = "NVIDIA H200"
@@ -23,6 +23,7 @@ class Gpu:
     reserved: int = H200_RESERVED
     pci: str = ""
     serial: str = ""
+    handle: str = "ok"
     memory: str = "ok"
     processes: str = "ok"
     lost: str = "no"  # yes: no handle can be had; late: a handle can, every query fails
@@ -63,8 +64,8 @@ class Holder:
     """What holds memory on one GPU (or MIG instance): a pid, every process of a cgroup, or always.
 
     bytes: of each process. overhead: used, but attributed to no process (about 10 MB a process on the H200).
-    match: of a cgroup's processes only those whose command line contains it. free_ms: from death to free; None:
-    never. listed: in the process lists at all; listed_after_death: also until the memory is free.
+    match: of a cgroup's processes only those whose command line contains it. free_ms: from death to free;
+    None: never. listed: in the process lists at all; listed_after_death: also until the memory is free.
     """
 
     gpu: int = 0
@@ -98,9 +99,15 @@ class Scenario:
     topology: int = 50  # nvmlGpuTopologyLevel_t between two GPUs: 40 same NUMA node, 50 across the system
 
     def text(self) -> str:
-        lines = ["# NVML double: see tests/nvml/README.md", _line("system", self, skip={"gpus", "migs", "holders"})]
+        lines = [
+            "# NVML double: see tests/nvml/README.md",
+            _line("system", self, skip={"gpus", "migs", "holders"}),
+        ]
         for index, gpu in enumerate(self.gpus):
-            filled = {"uuid": gpu.uuid or gpu_uuid(index), "pci": gpu.pci or f"00000000:{0x18 + index:02X}:00.0"}
+            filled = {
+                "uuid": gpu.uuid or gpu_uuid(index),
+                "pci": gpu.pci or f"00000000:{0x18 + index:02X}:00.0",
+            }
             lines.append(_line("gpu", gpu, filled))
         for mig in self.migs:
             lines.append(_line("mig", mig, {"uuid": mig.uuid or mig_uuid(mig.gpu, mig.index)}))
@@ -112,7 +119,7 @@ class Scenario:
         return "\n".join(lines) + "\n"
 
     def write(self, path: Path, *, forget: bool = False) -> Path:
-        """Replace the scenario at once (readers see the old or the new). forget: also what processes were seen."""
+        """Replace the scenario at once: readers see the old or the new. forget: also the processes seen."""
         part = path.with_name(path.name + ".part")
         part.write_text(self.text())
         part.replace(path)
