@@ -84,7 +84,7 @@ def likely_causes(figures: Mapping[str, Any], floor: float) -> list[str]:
     if first < _DEAD:
         return list(WIRING)
     causes: list[str] = []
-    if figures["accept_length"] >= floor:
+    if figures["accept_length_interval"][1] >= floor:
         causes += NARROW
     if first < _WEAK:
         causes += WEAK
@@ -108,6 +108,6 @@ def _collapses(figures: Mapping[str, Any]) -> bool:
 
 
 def _next(figures: Mapping[str, Any], floor: float) -> str:
-    if figures["accept_length"] >= floor and first_position(figures) >= _DEAD:
+    if figures["accept_length_interval"][1] >= floor and first_position(figures) >= _DEAD:
         return "send more prompts (num_prompts, prompts) and run again"
     return "compare eagle_config in the draft's config.json with its training's layer ids"

@@ -41,6 +41,7 @@ SPECULATIVE_FIGURES = (
     "verify_ct",
     "accepted_drafts",
     "proposed_drafts",
+    "tokens_cut",
 )
 
 

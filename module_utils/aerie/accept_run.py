@@ -8,7 +8,7 @@ from typing import Any
 
 from .accept_client import TIMED_OUT, Client, Timed, explain_timeout, generate_all
 from .accept_gate import judge
-from .accept_meta import Answer, read_answer
+from .accept_meta import Answer, check_speculative, read_answer
 from .accept_options import MeasureOptions, check_floor
 from .accept_progress import ProgressFile
 from .accept_report import report
@@ -75,6 +75,8 @@ def _ask(
 
     def on_answer(timed: Timed) -> None:
         answer = read_answer(timed.index, timed.body, timed.seconds)
+        if options.speculative:
+            check_speculative(answer, None)  # a server without a draft is found at its first answer
         answers.append(answer)
         if progress is not None:
             progress.add(answer.gained, answer.verify_ct or 0)
