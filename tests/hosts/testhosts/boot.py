@@ -11,7 +11,17 @@ from pathlib import Path
 from . import cgroups, syscalls
 from .layout import Layout
 from .record import Host
-from .syscalls import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT, MS_SHARED
+from .syscalls import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    MS_SHARED,
+)
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 STRICT = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -36,10 +46,7 @@ def overlay_options(layers: list[str], folder: str) -> str:
 def parse_bind(text: str) -> tuple[str, str, bool]:
     """``SRC:DST`` or ``SRC:DST:ro`` as (source, destination, read only). ValueError when it is neither."""
     parts = text.split(":")
-    if len(parts) == 3 and parts[2] in ("ro", "rw"):
-        read_only = parts.pop() == "ro"
-    else:
-        read_only = False
+    read_only = parts.pop() == "ro" if len(parts) == 3 and parts[2] in ("ro", "rw") else False
     if len(parts) != 2 or not parts[1].startswith("/") or not parts[0]:
         raise ValueError(f"{text!r} is not SRC:DST or SRC:DST:ro with an absolute DST")
     return parts[0], parts[1], read_only
@@ -93,7 +100,9 @@ def _devices(root: str) -> None:
         syscalls.mount(f"/dev/{name}", f"{root}/dev/{name}", flags=MS_BIND)
     for name in ("pts", "shm", "mqueue"):
         Path(f"{root}/dev/{name}").mkdir()
-    syscalls.mount("devpts", f"{root}/dev/pts", "devpts", MS_NOSUID, "newinstance,ptmxmode=0666,mode=620,gid=5")
+    syscalls.mount(
+        "devpts", f"{root}/dev/pts", "devpts", MS_NOSUID, "newinstance,ptmxmode=0666,mode=620,gid=5"
+    )
     syscalls.mount("tmpfs", f"{root}/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
     links = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"}
     links |= {name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))}

@@ -81,7 +81,9 @@ def _try_overlay(folder: Path) -> None:
 def check_quickly(layout: Layout) -> None:
     """The part that costs nothing; every command begins with it. Raises HostsError for the first lack."""
     if sys.platform != "linux":
-        raise HostsError("test hosts need Linux", evidence=[f"this is {sys.platform}"], next="use a Linux machine")
+        raise HostsError(
+            "test hosts need Linux", evidence=[f"this is {sys.platform}"], next="use a Linux machine"
+        )
     if os.geteuid() != 0:
         raise HostsError(
             "test hosts need root, for namespaces, mounts and a bridge",
@@ -91,7 +93,8 @@ def check_quickly(layout: Layout) -> None:
     missing = missing_packages()
     if missing:
         raise HostsError(
-            f"missing packages: {' '.join(missing)}", next=f"apt-get update && apt-get install -y {' '.join(missing)}"
+            f"missing packages: {' '.join(missing)}",
+            next=f"apt-get update && apt-get install -y {' '.join(missing)}",
         )
     cgroups.hierarchies()
     layout.make()

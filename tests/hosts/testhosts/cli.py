@@ -50,10 +50,18 @@ def parser() -> argparse.ArgumentParser:
     command = add("up", "boot a host, return when ssh answers, print its address", host=True)
     command.add_argument("--suite", choices=SUITES, help="default: bookworm, or what the snapshot is")
     command.add_argument("--from", dest="snapshot", metavar="SNAPSHOT", help="boot from a frozen host")
-    command.add_argument("--bind", action="append", default=[], metavar="SRC:DST[:ro]", help="show a path in the host")
-    command.add_argument("--cgroups", default="unified", choices=("unified", "hybrid"), help="what the host sees")
-    command.add_argument("--wait", type=float, default=60, metavar="SECONDS", help="how long to wait for ssh (60)")
-    command = add("down", "delete a host at once, as by pulling the plug; no-op when there is none", host=True)
+    command.add_argument(
+        "--bind", action="append", default=[], metavar="SRC:DST[:ro]", help="show a path in the host"
+    )
+    command.add_argument(
+        "--cgroups", default="unified", choices=("unified", "hybrid"), help="what the host sees"
+    )
+    command.add_argument(
+        "--wait", type=float, default=60, metavar="SECONDS", help="how long to wait for ssh (60)"
+    )
+    command = add(
+        "down", "delete a host at once, as by pulling the plug; no-op when there is none", host=True
+    )
     command.add_argument("--orderly", action="store_true", help="shut it down first")
     command = add("exec", "run a command in a host, without ssh", host=True)
     command.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD")
@@ -68,7 +76,9 @@ def parser() -> argparse.ArgumentParser:
     add("forget", "delete a snapshot; no-op when there is none").add_argument("snapshot", metavar="SNAPSHOT")
     command = add("clean", "delete all hosts of this checkout and its network")
     command.add_argument("--all", action="store_true", help="also images, snapshots and keys")
-    commands.add_parser("_supervise").add_argument("name")
+    command = commands.add_parser("_supervise")
+    command.add_argument("name")
+    command.add_argument("octet", type=int)
     return top
 
 
@@ -118,7 +128,9 @@ def _snapshots(layout: Layout, as_json: bool) -> None:
     elif not found:
         print("no snapshots")
     else:
-        rows = [[name, record["suite"], record["from"], len(record["layers"])] for name, record in found.items()]
+        rows = [
+            [name, record["suite"], record["from"], len(record["layers"])] for name, record in found.items()
+        ]
         print(table([["NAME", "SUITE", "FROM", "LAYERS"], *rows]))
 
 
@@ -188,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(" ".join(packages()))
         return 0
     if given.command == "_supervise":
-        return supervise(layout, given.name)
+        return supervise(layout, given.name, given.octet)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -199,7 +211,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(problem.message(), file=sys.stderr)
             return 3
         if given.command == "check":
-            print("nothing is missing; hosts can be given control groups:", *cgroups.modes(cgroups.hierarchies()))
+            print(
+                "nothing is missing; hosts can be given control groups:",
+                *cgroups.modes(cgroups.hierarchies()),
+            )
             return 0
         with checkout_lock(layout):
             for line in sweep.sweep(layout):

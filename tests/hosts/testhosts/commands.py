@@ -18,7 +18,9 @@ def run(command: Sequence[str], *, pass_fds: Sequence[int] = (), seconds: float 
         raise HostsError(f"{command[0]} is not installed", next="hosts check") from None
     except subprocess.TimeoutExpired:
         raise HostsError(
-            f"{command[0]} did not end within {seconds:.0f} s", evidence=[" ".join(command)], next="hosts check"
+            f"{command[0]} did not end within {seconds:.0f} s",
+            evidence=[" ".join(command)],
+            next="hosts check",
         ) from None
     if done.returncode != 0:
         raise HostsError(

@@ -22,14 +22,24 @@ from .processes import Identity
 
 PACKAGES = (
     # what makes it a host
-    *("systemd", "systemd-sysv", "dbus", "openssh-server", "iproute2", "procps", "sudo", "kmod", "ca-certificates"),
+    *(
+        "systemd",
+        "systemd-sysv",
+        "dbus",
+        "openssh-server",
+        "iproute2",
+        "procps",
+        "sudo",
+        "kmod",
+        "ca-certificates",
+    ),
     # what Ansible needs
     *("python3", "python3-apt", "python3-debian"),
     # what SGLang needs, and what its role uses
     *("python3-venv", "libnuma1", "libgomp1", "nftables"),
 )
 # Measured, see README.md: (download, on disk) in MB.
-SIZES = {"bookworm": (70, 260), "trixie": (75, 290)}
+SIZES = {"bookworm": (77, 225), "trixie": (70, 170)}
 MASKED = (
     # A namespace has no kernel of its own to load modules into; on trixie the unit fails and the host is "degraded".
     "systemd-modules-load.service",
@@ -130,7 +140,9 @@ def say(text: str, since: float | None = None) -> None:
 def _build(layout: Layout, suite: str, key: str) -> None:
     began = time.monotonic()
     download, size = SIZES[suite]
-    say(f"building {suite}: about {download} MB to download, {size} MB on disk, one to two minutes on two cores")
+    say(
+        f"building {suite}: about {download} MB to download, {size} MB on disk, one to two minutes on two cores"
+    )
     folder = layout.images / f".building-{key}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

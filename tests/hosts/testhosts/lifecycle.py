@@ -180,13 +180,21 @@ def _start(layout: Layout, host: Host, seconds: float) -> None:
     console = host.folder(layout) / "console.log"
     with console.open("ab") as log:
         supervisor = subprocess.Popen(
-            [sys.executable, str(entry), "_supervise", host.name],
+            [sys.executable, str(entry), "_supervise", host.name, str(host.octet)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
             start_new_session=True,
         )
+    try:
+        _wait_for_ssh(host, supervisor, console, seconds)
+    except BaseException:
+        supervisor.kill()
+        raise
+
+
+def _wait_for_ssh(host: Host, supervisor: subprocess.Popen[bytes], console: Path, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not answers(host.ip):
         ended = supervisor.poll() is not None
@@ -212,7 +220,9 @@ def answers(ip: str) -> bool:
 def power_off(layout: Layout, host: Host) -> None:
     """Have systemd shut the host down and wait for it. The caller holds the host's lock. Raises HostsError."""
     init, supervisor = host.init(layout), host.supervisor(layout)
-    if init is None or supervisor is None or not init.send(signal.SIGRTMIN + 4):  # systemd: start poweroff.target
+    if (
+        init is None or supervisor is None or not init.send(signal.SIGRTMIN + 4)
+    ):  # systemd: start poweroff.target
         raise HostsError(f"host {host.name} does not run", next=f"hosts up {host.name}")
     if not supervisor.wait(POWER_OFF_SECONDS) or not host.off_marker(layout).exists():
         console = (host.folder(layout) / "console.log").read_text(errors="replace")
@@ -273,7 +283,12 @@ def execute(layout: Layout, name: str, command: Sequence[str]) -> NoReturn:
     init = host.init(layout)
     if init is None or not init.alive():
         raise HostsError(f"host {name} is between two boots", next="try again in a second")
-    environment = {"PATH": CLEAN_PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": os.environ.get("TERM", "dumb")}
+    environment = {
+        "PATH": CLEAN_PATH,
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "TERM": os.environ.get("TERM", "dumb"),
+    }
     enter = ["nsenter", "--target", str(init.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
     path = shutil.which("nsenter") or "/usr/bin/nsenter"
     os.execve(path, [*enter, "--", *command], environment)

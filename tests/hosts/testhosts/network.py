@@ -87,7 +87,9 @@ def ensure_bridge(layout: Layout) -> IPv4Network:
         run(["ip", "link", "add", layout.bridge, "type", "bridge"])
         run(["ip", "address", "add", f"{subnet[1]}/24", "dev", layout.bridge])
         run(["ip", "link", "set", layout.bridge, "mtu", MTU, "up"])
-    write_json(layout.state / "network.json", {"subnet": str(subnet), "last": recorded.get("last", FIRST_OCTET - 1)})
+    write_json(
+        layout.state / "network.json", {"subnet": str(subnet), "last": recorded.get("last", FIRST_OCTET - 1)}
+    )
     return subnet
 
 
@@ -136,8 +138,7 @@ def plug(bridge: str, cable: str, address: IPv4Address, gateway: IPv4Address, na
     inside = f"/proc/self/fd/{namespace}"
     delete_link(cable)
     run(
-        ["ip", "link", "add", cable, "mtu", MTU, "type", "veth"]
-        + ["peer", "name", "eth0", "mtu", MTU, "netns", inside],
+        f"ip link add {cable} mtu {MTU} type veth peer name eth0 mtu {MTU} netns {inside}".split(),
         pass_fds=[namespace],
     )
     run(["ip", "link", "set", cable, "master", bridge, "up"])

@@ -73,5 +73,7 @@ def load(layout: Layout, name: str) -> Host | None:
 def load_all(layout: Layout) -> list[Host]:
     if not layout.hosts.is_dir():
         return []
-    found = (load(layout, entry.name) for entry in sorted(layout.hosts.iterdir()) if not entry.name.startswith("."))
+    found = (
+        load(layout, entry.name) for entry in sorted(layout.hosts.iterdir()) if not entry.name.startswith(".")
+    )
     return [host for host in found if host is not None]

@@ -88,7 +88,9 @@ def users(layout: Layout, snapshot: str) -> list[str]:
     """Hosts and other snapshots that stand on the snapshot."""
     layer = f"snapshots/{snapshot}/layer"
     found = [f"host {host.name}" for host in load_all(layout) if layer in host.layers]
-    found += [f"snapshot {name}" for name, record in all_snapshots(layout).items() if layer in record["layers"][1:]]
+    found += [
+        f"snapshot {name}" for name, record in all_snapshots(layout).items() if layer in record["layers"][1:]
+    ]
     return found
 
 
@@ -96,7 +98,9 @@ def _refuse_or_remove(layout: Layout, snapshot: str, replace: bool) -> None:
     if not (layout.snapshots / snapshot).exists():
         return
     if not replace:
-        raise HostsError(f"there is a snapshot {snapshot} already", next="add --replace, or take another name")
+        raise HostsError(
+            f"there is a snapshot {snapshot} already", next="add --replace, or take another name"
+        )
     remove(layout, snapshot)
 
 

@@ -13,7 +13,20 @@ from .record import Host
 def ensure_key(layout: Layout) -> str:
     """The public half of the checkout's key; made at first use."""
     if not layout.key.exists():
-        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"aerie-hosts-{layout.id}", "-f", str(layout.key)])
+        run(
+            [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                f"aerie-hosts-{layout.id}",
+                "-f",
+                str(layout.key),
+            ]
+        )
     return layout.key.with_suffix(".pub").read_text()
 
 

@@ -32,10 +32,11 @@ def ending(status: int) -> int:
     return FAILED
 
 
-def supervise(layout: Layout, name: str) -> int:
+def supervise(layout: Layout, name: str, octet: int) -> int:
     """Runs as long as the host. Returns 0 when the host powered itself off."""
     host = load(layout, name)
-    if host is None:
+    # Another octet is another host of the same name, made after ours was swept away.
+    if host is None or host.octet != octet:
         print(f"hosts: no record of {name}; its `up` has gone")
         return 1
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -65,7 +66,10 @@ def _boot_once(layout: Layout, host: Host, namespace: int) -> int:
         _keep(layout, host, namespace, folders)
     _, status = os.waitpid(keeper, 0)
     end = os.WEXITSTATUS(status) if os.WIFEXITED(status) else FAILED
-    print(f"hosts: {host.name} ended: { {REBOOT: 'reboot', POWER_OFF: 'power-off'}.get(end, 'failed') }", flush=True)
+    print(
+        f"hosts: {host.name} ended: { {REBOOT: 'reboot', POWER_OFF: 'power-off'}.get(end, 'failed') }",
+        flush=True,
+    )
     return end
 
 

@@ -29,33 +29,36 @@ def keep(*, ready: bool, owner_alive: bool, supervisor_alive: bool, off: bool) -
     return ready and (supervisor_alive or off)
 
 
-def orphans(cables: dict[int, str], groups: set[str], octets: set[int], names: set[str]) -> tuple[list[str], list[str]]:
+def orphans(
+    cables: dict[int, str], groups: set[str], octets: set[int], names: set[str]
+) -> tuple[list[str], list[str]]:
     """Cables and control groups that belong to no record, as (cables, groups)."""
     loose_cables = [cable for octet, cable in sorted(cables.items()) if octet not in octets]
     return loose_cables, sorted(groups - names)
 
 
+def _end_processes(folder: Path) -> None:
+    # Normally the kernel kills pid 1 of a host with its supervisor; its end is what frees the mounts.
+    for name in ("supervisor.json", "init.json"):
+        process = Identity.parse(read_json(folder / name))
+        if process is not None:
+            process.send(signal.SIGKILL)
+            process.wait(10)
+
+
 def remove_host(layout: Layout, name: str) -> Path:
     """Stop the host at once and forget it. Returns its folder under a new name, to be deleted by the caller (outside
     of the lock: a disk can be large). Works on any half-made host, and on none. The caller holds the lock."""
-    folder = layout.hosts / name
     host = load(layout, name)
-    supervisor = Identity.parse(read_json(folder / "supervisor.json"))
-    if supervisor is not None:
-        supervisor.send(signal.SIGKILL)
-        supervisor.wait(5)
-    init = Identity.parse(read_json(folder / "init.json"))
-    if init is not None:
-        # Normally the kernel has killed it with its keeper; its end is what frees the mounts.
-        init.send(signal.SIGKILL)
-        init.wait(10)
+    # Renamed first: a supervisor that has yet to write itself down fails to, and ends; one that has is read below.
+    folder = layout.hosts / f".gone-{name}-{os.getpid()}-{next(_serial)}"
+    with contextlib.suppress(FileNotFoundError):
+        (layout.hosts / name).rename(folder)
+    _end_processes(folder)
     cgroups.remove(f"{layout.cgroup}/{name}")
     if host is not None:
         network.delete_link(layout.cable(host.octet))
-    gone = layout.hosts / f".gone-{name}-{os.getpid()}-{next(_serial)}"
-    with contextlib.suppress(FileNotFoundError):
-        folder.rename(gone)
-    return gone
+    return folder
 
 
 def remove_network_when_unused(layout: Layout) -> None:
@@ -94,6 +97,7 @@ def sweep(layout: Layout) -> list[str]:
     said: list[str] = []
     for entry in sorted(layout.hosts.iterdir()):
         if entry.name.startswith("."):
+            _end_processes(entry)
             shutil.rmtree(entry, ignore_errors=True)
             continue
         host = load(layout, entry.name)
