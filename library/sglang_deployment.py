@@ -162,6 +162,10 @@ running:
   description: "The live server: V(pid), V(age_s), V(digest), V(health), V(unit)."
   type: dict
   returned: always
+url:
+  description: Where this host reaches the server.
+  type: str
+  returned: with O(state=planned)
 environment:
   description: Variables that the accept-rate module needs to look at the deployment (its import path).
   type: dict

@@ -15,11 +15,15 @@ from . import deployment, preflight, processes, reality, state, systemd
 from .desired import make_spec, secret_values
 from .errors import ErrorKind
 from .files import read_text, write_atomic
+from .health import url_host
 from .plan import Plan, make_plan, summary
 from .spec import Release, Spec, resolved
 
 NOT_BUILT = ErrorKind(
     "deployment-missing", "A deployment was to be started or accepted, but its directory is not on the host."
+)
+NOT_INSTALLED = ErrorKind(
+    "release-missing", "A deployment was to be built from an SGLang release that is not on the host."
 )
 
 
@@ -65,7 +69,13 @@ class Deployer:
         }
         release = Release.from_mapping(self.settings["release"])
         if not release.package_dir or not Path(release.package_dir).is_dir():
-            return None
+            if self.check or self.settings["state"] == "planned":
+                return None
+            raise NOT_INSTALLED.error(
+                f"release {release.release or '(none)'} is not installed",
+                evidence=[f"no directory: {release.package_dir or '(no path)'}"],
+                next="run the role sglang_install before this one, as production.yml does",
+            )
         salt = self.store.salt(create=not self.check and self.settings["state"] == "built")
         return make_spec(self.settings, release, models, salt)
 
@@ -89,6 +99,7 @@ class Deployer:
         return {
             **self._result(plan),
             "summary": summary(plan, seen),
+            "url": f"http://{url_host(host)}:{port}",
             "running": {
                 "unit": seen.unit.active,
                 "pid": seen.unit.main_pid,

@@ -35,6 +35,12 @@ class Answer:
         return f"HTTP {self.status}" if self.status else self.error
 
 
+def url_host(host: str) -> str:
+    """The host part of the URL by which this machine reaches a server bound to ``host``."""
+    address = LOOPBACK.get(host, host)
+    return f"[{address}]" if ":" in address else address
+
+
 def get(host: str, port: int, path: str, *, timeout: float = 10.0, api_key: str = "") -> Answer:
     """GET a path of the server on this host. SGLang's /health generates a token: allow 5 s and more."""
     connection = http.client.HTTPConnection(LOOPBACK.get(host, host), port, timeout=timeout)

@@ -41,7 +41,8 @@ def make_plan(
     """Compare the desired spec with the record and with what runs.
 
     recorded: the spec of the deployment that the live process was started from (or that is current), None on a host
-    that has none. deployment: path of the desired deployment. start_timeout: seconds that a young process may still take to load before it counts as hung.
+    that has none. deployment: path of the desired deployment. start_timeout: seconds that a
+    young process may still take to load before it counts as hung.
     """
     plan = Plan(digest, build=not built)
     running = seen.unit.running

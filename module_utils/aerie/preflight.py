@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,18 +27,6 @@ PORT_TAKEN = ErrorKind(
     "Another process listens on the instance's port. SGLang would load the whole model first and then hang, or take "
     "the other process's answers for its own.",
 )
-
-_READABLE = """
-import os, sys
-bad = []
-for path in sys.argv[1:]:
-    try:
-        with open(path, 'rb') as file:
-            file.read(1)
-    except OSError as error:
-        bad.append(f'{path}: {error.strerror}')
-print('\\n'.join(bad))
-"""
 
 
 def weight_files(model: Path) -> list[Path]:
@@ -103,17 +89,7 @@ def check_readable(paths: Sequence[Path], user: str, variable: str) -> bool:
         return False
     if os.geteuid() != 0:
         return False
-    done = subprocess.run(
-        [sys.executable or "/usr/bin/python3", "-c", _READABLE, *map(str, paths)],
-        user=account.pw_uid,
-        group=account.pw_gid,
-        extra_groups=os.getgrouplist(user, account.pw_gid),
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    bad = [line for line in done.stdout.splitlines() if line]
+    bad = _unreadable(paths, user, account.pw_uid, account.pw_gid)
     if bad:
         raise MODEL_UNREADABLE.error(
             f"user {user} cannot read {len(bad)} of {len(paths)} files of {variable}",
@@ -121,6 +97,34 @@ def check_readable(paths: Sequence[Path], user: str, variable: str) -> bool:
             next=f"namei -l {bad[0].partition(': ')[0]}   # shows the closed directory or file",
         )
     return True
+
+
+def _unreadable(paths: Sequence[Path], user: str, uid: int, gid: int) -> list[str]:
+    """``path: reason`` for each file that the user cannot open. A fork tries it: no interpreter has to be readable."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reader)
+            os.setgroups(os.getgrouplist(user, gid))
+            os.setgid(gid)
+            os.setuid(uid)
+            for path in paths:
+                try:
+                    with path.open("rb") as file:
+                        file.read(1)
+                except OSError as error:
+                    os.write(writer, f"{path}: {error.strerror}\n".encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8", errors="replace") as pipe:
+        found = [line for line in pipe.read().splitlines() if line]
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+        found.append(f"the check itself could not run as {user}")
+    return found
 
 
 def check_port(seen: Reality, port: int) -> None:

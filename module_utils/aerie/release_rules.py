@@ -14,7 +14,7 @@ def version_key(release: str) -> tuple[int, int, int, int]:
     """
     match = _PART.match(release) or re.match(r"(\d+)\.(\d+)\.(\d+)()", release)
     if match is None:
-        raise ValueError(f"{release!r} is not an SGLang release")
+        raise ValueError(f"{release!r} is no SGLang release")
     major, minor, patch, post = match.groups()
     return int(major), int(minor), int(patch), int(post or 0)
 

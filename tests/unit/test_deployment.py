@@ -1,0 +1,190 @@
+"""Deployments on a real file system: complete or not there, readable by whom they should be, pruned."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible.module_utils.aerie import deployment, preflight
+from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.spec import Release, Spec
+from ansible.module_utils.aerie.state import ACCEPTED, InstanceState, InstanceStore, instances
+from spec_made import spec
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Release:
+    site = tmp_path / "site-packages"
+    (site / "sglang" / "srt").mkdir(parents=True)
+    (site / "sglang" / "__init__.py").write_text("x = 1\n")
+    (site / "sglang" / "srt" / "a.py").write_text("y = 2\n")
+    os.utime(site / "sglang" / "__init__.py", ns=(10**18 + 7, 10**18 + 7))
+    (site / "sglang-0.5.23.dist-info").mkdir()
+    (site / "sglang-0.5.23.dist-info" / "RECORD").write_text("")
+    return Release(
+        "0.5.23",
+        "/v",
+        "/v/bin/python",
+        str(site / "sglang"),
+        str(site / "sglang-0.5.23.dist-info"),
+        "a",
+        "index",
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> InstanceStore:
+    return InstanceStore(str(tmp_path / "state"), "default")
+
+
+def build(store: InstanceStore, wanted: Spec, secrets: dict[str, str] | None = None) -> Path:
+    return deployment.build(store, wanted, secrets or {}, os.getgid())
+
+
+def test_the_tree_is_a_copy_that_keeps_times_and_shares_nothing(
+    store: InstanceStore, release: Release
+) -> None:
+    made = build(store, spec(release))
+    source, copy = Path(release.package_dir) / "__init__.py", made / "site" / "sglang" / "__init__.py"
+    assert copy.read_text() == "x = 1\n"
+    assert copy.stat().st_mtime_ns == source.stat().st_mtime_ns
+    assert copy.stat().st_ino != source.stat().st_ino
+    assert (made / "site" / "sglang-0.5.23.dist-info" / "RECORD").is_file()
+    assert str(made) in (made / "unit.service").read_text()
+
+
+def test_a_half_made_deployment_is_none_and_is_swept(
+    store: InstanceStore, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = spec(release)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(deployment, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        build(store, wanted)
+    assert store.spec(wanted.digest) is None
+    assert [p.name for p in store.deployments.iterdir()] == [deployment.BUILDING + wanted.digest]
+    monkeypatch.undo()
+    build(store, wanted)
+    assert [p.name for p in store.deployments.iterdir()] == [wanted.digest]
+
+
+def test_building_twice_leaves_the_first(store: InstanceStore, release: Release) -> None:
+    first = build(store, spec(release)).stat().st_ino
+    assert build(store, spec(release)).stat().st_ino == first
+
+
+def test_keys_lie_in_one_file_that_others_cannot_read(store: InstanceStore, release: Release) -> None:
+    made = build(store, spec(release, api_key="hunter2"), {"api_key": "hunter2"})
+    config = made / "config.yaml"
+    assert json.loads(config.read_text()) == {"api-key": "hunter2"}
+    assert config.stat().st_mode & 0o777 == 0o640
+    holders = [p for p in made.rglob("*") if p.is_file() and "hunter2" in p.read_text(errors="replace")]
+    assert holders == [config]
+    logging = json.loads((made / "logging.json").read_text())
+    assert logging["loggers"]["sglang.srt.entrypoints.engine"]["level"] == "WARNING"
+
+
+def test_no_space_is_said_before_anything_is_made(
+    store: InstanceStore, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100 << 20, 99 << 20, 1 << 20)
+    )
+    with pytest.raises(AerieError) as refused:
+        build(store, spec(release))
+    assert refused.value.kind.code == "no-disk-space"
+    assert "1 MiB free" in refused.value.what
+    assert not list(store.deployments.iterdir())
+
+
+def test_prune_keeps_what_it_is_told(store: InstanceStore, release: Release) -> None:
+    digests = [build(store, spec(release, port=port)).name for port in (1, 2, 3)]
+    assert deployment.prune(store, [digests[0], digests[2]]) == [digests[1]]
+    assert sorted(p.name for p in store.deployments.iterdir()) == sorted([digests[0], digests[2]])
+
+
+def test_state_survives_and_a_torn_record_is_an_empty_one(store: InstanceStore) -> None:
+    assert store.load() == InstanceState()
+    store.create()
+    store.save(InstanceState(phase=ACCEPTED, accepted="d", history=[{"digest": "d"}]))
+    assert store.load().accepted == "d"
+    store.set_current("d")
+    store.set_current("e")
+    assert store.current() == "e"
+    (store.root / "state.json").write_text('{"phase": "acc')
+    assert store.load() == InstanceState()
+    assert instances(str(store.root.parent)) == ["default"]
+
+
+def test_the_salt_is_made_once_and_private(store: InstanceStore) -> None:
+    assert store.salt(create=False) != store.salt(create=False)
+    made = store.salt(create=True)
+    assert store.salt(create=False) == made
+    assert (store.root / ".salt").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["", "A", "a b", "../x", "-a", "a" * 33])
+def test_instance_names(name: str) -> None:
+    with pytest.raises(AerieError) as refused:
+        InstanceStore("/s", name)
+    assert refused.value.kind.code == "bad-instance-name"
+
+
+def model(path: Path, shards: dict[str, str] | None = None) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text("{}")
+    if shards is None:
+        (path / "model.safetensors").write_text("w")
+    else:
+        (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    return path
+
+
+def test_a_whole_model_passes_and_its_config_is_hashed(tmp_path: Path) -> None:
+    found = preflight.check_model("target", str(model(tmp_path / "m")), "sglang_server_model_path")
+    assert found["config_sha256"] == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+
+
+def test_what_is_missing_of_a_model_is_named(tmp_path: Path) -> None:
+    cut = model(tmp_path / "cut", {"a": "1.safetensors", "b": "2.safetensors"})
+    (cut / "1.safetensors").write_text("w")
+    (cut / "2.safetensors").write_text("")
+    with pytest.raises(AerieError, match="1 of 2 weight files are missing") as refused:
+        preflight.check_model("draft", str(cut), "sglang_server_draft_model_path")
+    assert refused.value.evidence == ["2.safetensors"]
+    with pytest.raises(AerieError, match=r"has no config\.json") as refused:
+        preflight.check_model("target", str(tmp_path / "nowhere" / "m"), "sglang_server_model_path")
+    assert f"nearest directory that exists: {tmp_path}" in refused.value.evidence
+    assert "sglang_server_model_path" in refused.value.next
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing to another user needs root")
+def test_a_closed_directory_is_found_as_the_service_user(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    weights = model(tmp_path / "m") / "model.safetensors"
+    with pytest.raises(AerieError) as refused:
+        preflight.check_readable([weights], "nobody", "sglang_server_model_path")
+    assert refused.value.kind.code == "model-unreadable"
+    assert "Permission denied" in refused.value.evidence[0]
+    assert preflight.check_readable([weights], "root", "x")
+    assert not preflight.check_readable([weights], "no-such-user", "x")
+
+
+def test_a_taken_port_names_its_holder() -> None:
+    from test_plan import RUNNING
+
+    preflight.check_port(RUNNING, 30000)
+    seen = replace(
+        RUNNING, members=(99,), listener=tuple(replace(one, pids=(os.getpid(),)) for one in RUNNING.listener)
+    )
+    with pytest.raises(AerieError) as refused:
+        preflight.check_port(seen, 30000)
+    assert refused.value.kind.code == "port-taken"
+    assert f"pid {os.getpid()} (user" in refused.value.evidence[0]

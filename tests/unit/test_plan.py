@@ -1,0 +1,149 @@
+"""The plan: what a run would do, for each way in which a host can differ from what is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible.module_utils.aerie.plan import Plan, duration, make_plan, summary
+from ansible.module_utils.aerie.processes import Listener, Process
+from ansible.module_utils.aerie.reality import Reality
+from ansible.module_utils.aerie.spec import resolved
+from ansible.module_utils.aerie.state import ACCEPTED, STOPPED, SWITCHED, InstanceState
+from ansible.module_utils.aerie.systemd import UnitState
+from spec_made import spec
+
+DIRECTORY = "/var/lib/sglang/default/deployments/"
+WANTED = spec()
+RECORD = WANTED.as_dict()
+LIVE = resolved(RECORD, DIRECTORY + WANTED.digest)
+
+UNIT = UnitState.parse(
+    "sglang-default.service",
+    "LoadState=loaded\nActiveState=active\nSubState=running\nMainPID=100\nUnitFileState=enabled\n"
+    "ControlGroup=/system.slice/sglang-default.service\nNRestarts=0\nResult=success\n",
+)
+DOWN = replace(UNIT, active="inactive", sub="dead", main_pid=0)
+RUNNING = Reality(
+    unit=UNIT,
+    unit_text=LIVE["unit"],
+    process=Process(100, 5000, "sglang", LIVE["command"], "/system.slice/sglang-default.service"),
+    environment=LIVE["environment"],
+    running=WANTED.digest,
+    listener=(Listener("127.0.0.1", 30000, (100,)),),
+    members=(100, 101),
+    health="ok",
+    age_s=3600.0,
+)
+ABSENT = replace(RUNNING, unit=DOWN, unit_text=None, process=None, environment=None, running="", listener=(),
+                 members=(), health="no process", age_s=0.0)  # fmt: skip
+DONE = InstanceState(phase=ACCEPTED, accepted=WANTED.digest)
+
+
+def plan(
+    seen: Reality = RUNNING,
+    state: InstanceState = DONE,
+    recorded: dict[str, Any] | None = RECORD,
+    built: bool = True,
+) -> Plan:
+    return make_plan(
+        WANTED.digest,
+        RECORD,
+        recorded,
+        state,
+        seen,
+        built=built,
+        deployment=DIRECTORY + WANTED.digest,
+        start_timeout=600,
+    )
+
+
+def test_nothing_to_do_says_so_and_that_nothing_restarts() -> None:
+    result = plan()
+    assert not result.changed
+    assert result.reasons == []
+    (line,) = summary(result, RUNNING)
+    assert line.startswith("nothing to do: sglang-default.service runs")
+    assert line.endswith("up 01:00:00); not restarted")
+
+
+def test_first_deployment() -> None:
+    result = plan(ABSENT, InstanceState(), None, built=False)
+    assert (result.build, result.restart, result.gates) == (True, True, True)
+    assert summary(result, ABSENT) == [
+        "start: not running",
+        "first deployment of this instance",
+        "needed: build, start, gates",
+    ]
+
+
+OTHER_ENVIRONMENT = {**LIVE["environment"], "NCCL_ALGO": "Tree"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (
+            replace(RUNNING, process=Process(100, 1, "sglang", ["/other"], "")),
+            "other arguments than recorded",
+        ),
+        (replace(RUNNING, environment=OTHER_ENVIRONMENT), "another value of NCCL_ALGO"),
+        (replace(RUNNING, unit_text="edited"), "was edited"),
+        (replace(RUNNING, unit=replace(UNIT, drop_ins=("/etc/x.conf",))), "drop-ins: /etc/x.conf"),
+        (replace(RUNNING, health="HTTP 500"), "/health does not answer: HTTP 500"),
+        (replace(RUNNING, health="timed out"), "/health does not answer: timed out"),
+        (replace(RUNNING, health="HTTP 503", age_s=700.0), "/health does not answer: HTTP 503"),
+        (replace(ABSENT, unit=replace(DOWN, active="failed")), "the unit has failed"),
+        (replace(ABSENT, unit=replace(DOWN, active="activating")), "restart loop"),
+        (ABSENT, "not running"),
+    ],
+)
+def test_drift_and_failures_restart_with_their_reason(seen: Reality, reason: str) -> None:
+    result = plan(seen)
+    assert result.restart
+    assert result.gates
+    assert reason in " / ".join(result.reasons)
+
+
+def test_a_changed_setting_restarts_and_is_named() -> None:
+    old = spec(arguments={"tp_size": 4})
+    seen = replace(RUNNING, running=old.digest)
+    result = plan(seen, InstanceState(phase=ACCEPTED, accepted=old.digest), old.as_dict(), built=False)
+    assert (result.build, result.restart, result.gates) == (True, True, True)
+    assert result.reasons == ["--tp-size 4 -> 8"]
+
+
+@pytest.mark.parametrize("health", ["not listening yet", "HTTP 503"])
+def test_a_server_that_still_loads_is_waited_for_not_restarted(health: str) -> None:
+    result = plan(replace(RUNNING, health=health, age_s=20.0))
+    assert (result.restart, result.gates) == (False, True)
+    assert "still loading after 20 s" in result.reasons[0]
+
+
+@pytest.mark.parametrize("phase", [SWITCHED, STOPPED])
+def test_gates_that_have_not_passed_are_run_without_a_restart(phase: str) -> None:
+    result = plan(state=InstanceState(phase=phase, accepted=WANTED.digest))
+    assert (result.build, result.restart, result.gates) == (False, False, True)
+    assert result.reasons == ["runs as asked, but its gates have not passed yet"]
+
+
+def test_accepted_but_not_enabled_is_only_enabled() -> None:
+    result = plan(replace(RUNNING, unit=replace(UNIT, file_state="disabled")))
+    assert (result.build, result.restart, result.gates, result.enable) == (False, False, False, True)
+
+
+def test_port_holders() -> None:
+    stranger = replace(RUNNING, listener=(Listener("0.0.0.0", 30000, (7,)),))
+    invisible = replace(RUNNING, listener=(Listener("0.0.0.0", 30000, ()),))
+    assert RUNNING.owns_port
+    assert RUNNING.strangers == []
+    assert stranger.strangers == [7]
+    assert invisible.strangers == [0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "00:00:00"), (3661, "01:01:01"), (2 * 86400 + 60, "2 d 00:01")]
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

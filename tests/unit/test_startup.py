@@ -1,0 +1,86 @@
+"""Waiting: what an observation of a starting or stopping server means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ansible.module_utils.aerie.processes import Listener
+from ansible.module_utils.aerie.startup import advice_for, judge_start, judge_stop, phase_of
+from test_plan import ABSENT, RUNNING, UNIT
+
+LOADING = replace(RUNNING, listener=(), health="not listening yet")
+
+
+def test_ready_needs_our_own_listener_and_health() -> None:
+    assert judge_start(RUNNING, [], "").done
+    assert not judge_start(replace(RUNNING, health="HTTP 503"), [], "").done
+    assert not judge_start(LOADING, [], "").done
+
+
+def test_a_stranger_on_the_port_is_never_ready() -> None:
+    verdict = judge_start(replace(RUNNING, listener=(Listener("0.0.0.0", 30000, (7,)),)), [], "")
+    assert not verdict.done
+    assert verdict.error is not None
+    assert "held by another process" in verdict.error.what
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        replace(UNIT, active="failed", sub="failed", result="exit-code", exit_status="1"),
+        replace(UNIT, active="inactive", sub="dead", result="success"),  # -9 counted as a clean stop
+        replace(UNIT, active="activating", sub="auto-restart"),
+        replace(UNIT, restarts=1),
+        replace(UNIT, active="deactivating", sub="stop-sigterm"),
+    ],
+)
+def test_a_start_that_leaves_active_has_failed_at_once(unit: object) -> None:
+    tail = ["noise", "ValueError: Warning: Target model's context_length (4096) is greater than the derived"]
+    verdict = judge_start(replace(LOADING, unit=unit), tail, "loading weights")
+    assert not verdict.done
+    assert verdict.error is not None
+    assert verdict.error.kind.code == "start-failed"
+    assert "loading weights" in verdict.error.what
+    assert verdict.error.evidence == tail
+    assert "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN" in verdict.error.next
+
+
+def test_without_known_advice_the_journal_is_named() -> None:
+    verdict = judge_start(replace(ABSENT, unit=replace(UNIT, active="failed")), ["?"], "")
+    assert verdict.error is not None
+    assert verdict.error.next == "journalctl -u sglang-default.service -b -e"
+
+
+def test_stopped_needs_an_empty_cgroup() -> None:
+    assert judge_stop(ABSENT).done
+    assert not judge_stop(replace(ABSENT, members=(5,))).done
+    assert judge_stop(RUNNING).text == "draining, 2 processes left"
+
+
+# From the log of a real 0.5.23 on the CPU engine.
+LOG = [
+    "[2026-11-29 15:24:50] Init parallel begin.",
+    "[2026-11-29 15:24:51] Load weight begin. avail mem=21.9 GB",
+    "[2026-11-29 15:24:52] Load weight end. elapsed=0.51 s, type=LlamaForCausalLM",
+    "[2026-11-29 15:24:52] Memory pool end. avail mem=21.9 GB",
+]
+
+
+def test_the_latest_phase_wins() -> None:
+    assert phase_of(LOG) == "memory pool ready"
+    assert phase_of(LOG[:2]) == "loading weights"
+    assert phase_of([], "loading weights") == "loading weights"
+    assert phase_of(["nothing known"], "") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory.", "mem_fraction_static"),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x512 and 768x256)", "layer ids"),
+        ("launch_server.py: error: unrecognized arguments: --foo", "sglang_server_arguments"),
+    ],
+)
+def test_advice(line: str, word: str) -> None:
+    assert word in (advice_for(["x", line]) or "")
