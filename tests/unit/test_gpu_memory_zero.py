@@ -256,6 +256,13 @@ def test_graphics_processes(put: Put, spawn: Any) -> None:
     assert code(run(graphics_processes=True)) == "gpu-held"
 
 
+def test_mps_client(put: Put, spawn: Any) -> None:
+    put(holders=[Holder(pid=spawn().pid, bytes=0, kind="mps")])
+    report = run(tolerance_mib=10)
+    assert code(report) == "gpu-held"
+    assert report.as_result()["holders"][0]["kind"] == "mps"
+
+
 def test_the_last_of_eight_is_looked_at(put: Put, spawn: Any) -> None:
     put(8, holders=[Holder(gpu=7, pid=spawn().pid)])
     report = run(expected_count=8)
