@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 from ansible.module_utils.aerie import processes
 
@@ -44,8 +45,10 @@ def test_a_process_is_described_as_it_was_started() -> None:
         env={"MARK": "a=b", "PATH": "/bin"},
     )
     try:
-        found = processes.read_process(child.pid)
-        assert found is not None
+        # The kernel fills in the arguments a moment after exec has closed the parent's pipe.
+        deadline = time.monotonic() + 10
+        while not (found := processes.read_process(child.pid)) or not found.command:
+            assert time.monotonic() < deadline
         assert found.command[1:] == ["-c", "import time; time.sleep(30)", '50% "x" ü']
         assert processes.seconds_since_start(found) < 30
         assert f"pid {child.pid}" in found.describe()
