@@ -11,7 +11,11 @@ SCRIPT = "import sglang.launch\n"
 
 
 def make_wheel(
-    directory: Path, name: str, version: str, files: dict[str, str] | None = None, scripts: tuple[str, ...] = ()
+    directory: Path,
+    name: str,
+    version: str,
+    files: dict[str, str] | None = None,
+    scripts: tuple[str, ...] = (),
 ) -> Path:
     """A valid pure wheel with RECORD. ``files``: path -> text; default: one package with one module."""
     stem = name.replace("-", "_")
@@ -26,7 +30,9 @@ def make_wheel(
     if scripts:
         lines = "".join(f"{script} = {stem}:main\n" for script in scripts)
         contents[f"{info}/entry_points.txt"] = f"[console_scripts]\n{lines}"
-    record = [f"{path},{recorded_hash(text.encode())},{len(text.encode())}" for path, text in contents.items()]
+    record = [
+        f"{path},{recorded_hash(text.encode())},{len(text.encode())}" for path, text in contents.items()
+    ]
     record.append(f"{info}/RECORD,,")
     contents[f"{info}/RECORD"] = "\n".join(record) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
@@ -59,5 +65,7 @@ def lock_of(*wheels: Path) -> str:
     for wheel in wheels:
         name, version = wheel.name.split("-")[:2]
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        lines.append(f"{name.replace('_', '-')}=={version} \\\n    --hash=sha256:{digest}\n    # via a test\n")
+        lines.append(
+            f"{name.replace('_', '-')}=={version} \\\n    --hash=sha256:{digest}\n    # via a test\n"
+        )
     return "".join(lines)

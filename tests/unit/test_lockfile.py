@@ -38,7 +38,10 @@ def test_entries_in_the_order_of_the_file() -> None:
         (f"sglang==0.5.* --hash=sha256:{A}\n", "line 1: not one version"),
         ("sglang==0.5.23 --hash=sha256:abcd\n", "line 1: no sha256 hash"),
         (f"sglang==0.5.23 --hash=md5:{A}\n", "line 1: no sha256 hash"),
-        (f"--index-url https://x.invalid/simple\na==1 --hash=sha256:{A}\n", "line 1: an option, not a package"),
+        (
+            f"--index-url https://x.invalid/simple\na==1 --hash=sha256:{A}\n",
+            "line 1: an option, not a package",
+        ),
         (f"a @ https://x.invalid/a.whl --hash=sha256:{A}\n", "line 1: not one version"),
         ("# nothing\n", "it names no package"),
     ],
@@ -56,7 +59,7 @@ def test_the_name_depends_on_what_is_installed_only() -> None:
     same = [
         "\n".join(lines),
         "\n".join(reversed(lines)),
-        f"# a comment\nA==1 \\\n  --hash=sha256:{B} \\\n  --hash=sha256:{A.upper()}\n\nb==2 --hash=sha256:{B}  # via a\n",
+        f"# a comment\nA==1 \\\n  --hash=sha256:{B} \\\n  --hash=sha256:{A.upper()}\n\nb==2 --hash=sha256:{B}  # a\n",
     ]
     assert len({parse(text).sha256 for text in same}) == 1
     other = [lines[0], "\n".join(lines).replace("b==2", "b==3"), "\n".join(lines).replace(B, A)]

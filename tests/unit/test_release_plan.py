@@ -17,14 +17,24 @@ TOOLS = Wanted("tools", LOCK_B, "/usr/bin/python3.11")
 
 
 def venv(
-    name: str, lock: str, number: int = 1, *, age: int = 0, complete: bool = True, python: str = "/usr/bin/python3.11"
+    name: str,
+    lock: str,
+    number: int = 1,
+    *,
+    age: int = 0,
+    complete: bool = True,
+    python: str = "/usr/bin/python3.11",
 ) -> Venv:
     path = LAYOUT.venv(name, lock, number)
-    record = Record(name, str(path), f"{path}/bin/python", python, "3.11", "p", "d", lock, "index", "", 1000 - age)
+    record = Record(
+        name, str(path), f"{path}/bin/python", python, "3.11", "p", "d", lock, "index", "", 1000 - age
+    )
     return Venv(path, name, number, record if complete else None)
 
 
-def host(*venvs: Venv, links: dict[str, Venv] | None = None, named: frozenset[Path] | None = frozenset()) -> Host:
+def host(
+    *venvs: Venv, links: dict[str, Venv] | None = None, named: frozenset[Path] | None = frozenset()
+) -> Host:
     return Host(venvs, {name: target.path for name, target in (links or {}).items()}, named)
 
 
@@ -71,7 +81,10 @@ def test_steps(found: Host, steps: list[str]) -> None:
 
 def test_a_tampered_environment_is_built_again_under_another_number() -> None:
     found = host(CURRENT, links={"0.5.23": CURRENT})
-    assert kinds(found, unfit=frozenset({CURRENT.path})) == [f"build 0.5.23-{'a' * 12}-2", f"link 0.5.23-{'a' * 12}-2"]
+    assert kinds(found, unfit=frozenset({CURRENT.path})) == [
+        f"build 0.5.23-{'a' * 12}-2",
+        f"link 0.5.23-{'a' * 12}-2",
+    ]
 
 
 def test_tools_come_first_and_the_reason_is_said() -> None:
@@ -79,7 +92,10 @@ def test_tools_come_first_and_the_reason_is_said() -> None:
     assert [action.name for action in steps.actions] == ["tools", "tools", "0.5.23", "0.5.23"]
     assert steps.actions[0].why == "not installed"
     other = venv("0.5.23", LOCK_B)
-    assert plan(LAYOUT, (WANT,), host(other, links={"0.5.23": other}), keep=2).actions[0].why == "the lock changed"
+    assert (
+        plan(LAYOUT, (WANT,), host(other, links={"0.5.23": other}), keep=2).actions[0].why
+        == "the lock changed"
+    )
 
 
 OLD = [venv(f"0.5.{n}", LOCK_B, age=30 - n) for n in (17, 18, 19, 20)]

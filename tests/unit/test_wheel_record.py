@@ -11,7 +11,7 @@ import pytest
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.wheel_record import differences, find_dist_info, parse_record
 
-from release_wheels_made import make_sglang, make_wheel
+from .release_wheels_made import make_sglang, make_wheel
 
 
 @pytest.fixture
@@ -82,7 +82,9 @@ def test_no_record_is_an_error(site: Path) -> None:
 def test_dist_info_is_found_by_normalised_name(tmp_path: Path) -> None:
     with zipfile.ZipFile(make_wheel(tmp_path, "Sglang-Kernel", "0.4.5")) as wheel:
         wheel.extractall(tmp_path / "site")
-    assert find_dist_info(tmp_path / "site", "sglang_kernel") == tmp_path / "site/Sglang_Kernel-0.4.5.dist-info"
+    assert (
+        find_dist_info(tmp_path / "site", "sglang_kernel") == tmp_path / "site/Sglang_Kernel-0.4.5.dist-info"
+    )
     assert find_dist_info(tmp_path / "site", "sglang") is None
 
 

@@ -1,0 +1,144 @@
+"""The loop that watches a long job: progress, lost connections, lost processes, time limits."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "watched_under_test", ROOT / "plugins" / "action" / "watched.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+watched = load()
+
+
+def line(text: str, pid: int = 7) -> str:
+    return json.dumps({"text": text, "pid": pid}) + "\n"
+
+
+class Job:
+    """A job on a host, as a script: one step a look. A step is text to append, an error, or the process' end."""
+
+    def __init__(self, *steps: str | Exception | None, result_after: int | None = None) -> None:
+        self.steps = list(steps)
+        self.file = ""
+        self.looks = 0
+        self.alive = True
+        self.result_after = result_after
+        self.reconnects = 0
+        self.now = 0.0
+        self.said: list[str] = []
+
+    def read(self, offset: int, pid: int | None) -> tuple[str, bool | None]:
+        self.looks += 1
+        step = self.steps.pop(0) if self.steps else ""
+        if isinstance(step, Exception):
+            raise step
+        if step is None:
+            self.alive = False
+        else:
+            self.file += step
+        return self.file.encode()[offset:].decode(), self.alive if pid else None
+
+    def status(self) -> dict[str, Any]:
+        done = self.result_after is not None and self.looks >= self.result_after
+        return {"finished": done, "changed": done}
+
+    def reconnect(self) -> None:
+        self.reconnects += 1
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def watch(self, **changes: Any) -> Any:
+        options: dict[str, Any] = {"limit_s": 100.0, "reconnect_s": 10.0, **changes}
+        say: Callable[[str, float], None] = lambda text, elapsed: self.said.append(text)  # noqa: E731
+        return watched.Watch(
+            read=self.read, status=self.status, reconnect=self.reconnect, say=say,
+            clock=lambda: self.now, sleep=self.sleep, **options,
+        )  # fmt: skip
+
+
+LOST = AnsibleConnectionFailure("Connection timed out\nmore")
+
+
+def test_texts_are_said_once_and_the_result_is_the_module_s() -> None:
+    job = Job(line("one"), line("one") + line("two é"), "", line("three"), result_after=5)
+    assert job.watch().run() == {"finished": True, "changed": True}
+    assert job.said == ["one", "two é", "three"]
+
+
+def test_half_lines_wait_for_their_end() -> None:
+    whole = line("fetching 1/2 é")
+    job = Job(whole[:9], whole[9:], "not json\n[1]\n", result_after=3)
+    job.watch().run()
+    assert job.said == ["fetching 1/2 é"]
+
+
+def test_a_lost_connection_is_opened_again() -> None:
+    job = Job(line("one"), LOST, LOST, line("two"), result_after=5)
+    job.watch().run()
+    assert job.reconnects == 2
+    assert job.said == [
+        "one",
+        "connection lost, trying again (Connection timed out)",
+        "connection lost, trying again (Connection timed out)",
+        "two",
+        "connected again; the work went on meanwhile",
+    ]
+
+
+def test_a_connection_lost_for_good_is_unreachable() -> None:
+    job = Job(line("one"), *[LOST] * 50)
+    with pytest.raises(AnsibleConnectionFailure):
+        job.watch().run()
+    assert 10 < job.now < 20
+
+
+def test_two_short_losses_do_not_add_up() -> None:
+    job = Job(line("one"), *[LOST] * 4, line("two"), *[LOST] * 4, line("three"), result_after=11)
+    job.watch().run()
+    assert job.said[-2:] == ["three", "connected again; the work went on meanwhile"]
+
+
+def test_a_process_that_is_gone_without_a_result_is_not_waited_for() -> None:
+    job = Job(line("installing 3/9 torch"), None, "", "", "", "")
+    with pytest.raises(AnsibleActionFail, match=r"watched-job-gone[\s\S]*installing 3/9 torch"):
+        job.watch().run()
+    assert job.now < 20
+
+
+def test_a_process_that_ended_just_before_its_result_is_seen() -> None:
+    job = Job(line("one"), None, result_after=3)
+    assert job.watch().run()["changed"]
+
+
+def test_the_time_is_bounded() -> None:
+    job = Job(line("one"))
+    with pytest.raises(AnsibleActionFail, match="watched-job-too-slow"):
+        job.watch(limit_s=30.0).run()
+    assert 30 <= job.now < 40
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(4.9, "4s"), (72, "1m12s"), (3725, "1h02m")])
+def test_durations(seconds: float, text: str) -> None:
+    assert watched.duration(seconds) == text
