@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from . import cgroups, syscalls
@@ -37,7 +38,7 @@ def missing_packages() -> list[str]:
     return sorted(missing)
 
 
-def _in_child(action, stage: str) -> str | None:  # type: ignore[no-untyped-def]
+def _in_child(action: Callable[[], None], stage: str) -> str | None:
     """Run ``action`` in a process of its own and return what went wrong, or None."""
     reader, writer = os.pipe()
     child = os.fork()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -10,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -39,11 +41,11 @@ class Wanted:
     seconds: float = 60
 
 
-def checkout_lock(layout: Layout):  # type: ignore[no-untyped-def]
+def checkout_lock(layout: Layout) -> AbstractContextManager[None]:
     return locked(layout.locks / "checkout")
 
 
-def name_lock(layout: Layout, name: str):  # type: ignore[no-untyped-def]
+def name_lock(layout: Layout, name: str) -> AbstractContextManager[None]:
     """Held by whatever changes one host, so that two commands for the same host take turns."""
     return locked(layout.locks / f"host-{name}")
 
@@ -178,20 +180,33 @@ def _prepare_disk(layout: Layout, host: Host) -> None:
 def _start(layout: Layout, host: Host, seconds: float) -> None:
     entry = Path(__file__).resolve().parent.parent / "hosts"
     console = host.folder(layout) / "console.log"
-    with console.open("ab") as log:
-        supervisor = subprocess.Popen(
-            [sys.executable, str(entry), "_supervise", host.name, str(host.octet)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,
-        )
+    supervisor = None
     try:
+        with console.open("ab") as log, signals_held():
+            supervisor = subprocess.Popen(
+                [sys.executable, str(entry), "_supervise", host.name, str(host.octet)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
         _wait_for_ssh(host, supervisor, console, seconds)
     except BaseException:
-        supervisor.kill()
+        if supervisor is not None:
+            supervisor.kill()
         raise
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Let an interruption wait: one in the middle of Popen would leave a process that nobody knows. The child
+    inherits this and has to undo it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _wait_for_ssh(host: Host, supervisor: subprocess.Popen[bytes], console: Path, seconds: float) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from typing import Any
 
 from . import syscalls
 from .commands import run, succeeds
@@ -48,7 +49,9 @@ def choose_octet(last: int, used: Iterable[int]) -> int | None:
     return None
 
 
-def taken_networks(addresses: list[dict], routes: list[dict], own_bridge: str) -> list[IPv4Network]:
+def taken_networks(
+    addresses: list[dict[str, Any]], routes: list[dict[str, Any]], own_bridge: str
+) -> list[IPv4Network]:
     """What ``ip -j addr`` and ``ip -j route`` say is in use. Routes as wide as the pool or wider do not count: a /24
     of ours is more specific and wins."""
     found = []

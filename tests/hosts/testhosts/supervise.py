@@ -28,12 +28,15 @@ def ending(status: int) -> int:
     """What a pid 1 meant by ending so: reboot(2) in a pid namespace kills it, by SIGHUP to restart and by SIGINT to
     power off or halt."""
     if os.WIFSIGNALED(status):
-        return {signal.SIGHUP: REBOOT, signal.SIGINT: POWER_OFF}.get(os.WTERMSIG(status), FAILED)
+        meanings = {int(signal.SIGHUP): REBOOT, int(signal.SIGINT): POWER_OFF}
+        return meanings.get(os.WTERMSIG(status), FAILED)
     return FAILED
 
 
 def supervise(layout: Layout, name: str, octet: int) -> int:
     """Runs as long as the host. Returns 0 when the host powered itself off."""
+    # `up` holds signals back while it starts us; pid 1 of the host must not inherit that.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     host = load(layout, name)
     # Another octet is another host of the same name, made after ours was swept away.
     if host is None or host.octet != octet:
