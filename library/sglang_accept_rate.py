@@ -386,7 +386,7 @@ from ansible.module_utils.aerie.accept_prompts import (
     prompt_sha256,
     read_prompts_file,
 )
-from ansible.module_utils.aerie.accept_run import Refused, measure
+from ansible.module_utils.aerie.accept_run import Refused, inspect_server, measure
 from ansible.module_utils.aerie.accept_server import check_environment
 from ansible.module_utils.aerie.accept_tokenize import TokenizerJob, tokenize
 from ansible.module_utils.aerie.errors import AerieError
@@ -453,6 +453,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     prompts = choose_prompts(options.num_prompts, text, params["prompts"] or "shipped")
     if params["server_pid"] is not None and options.speculative:
         check_environment(params["server_pid"])
+    settings = inspect_server(client, options)  # before the tokenizer, whose import takes seconds
     job = TokenizerJob(
         python=params["python"],
         model_path=params["model_path"],
@@ -468,7 +469,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     progress.begin(f"putting {len(prompts.prompts)} prompts through the model's tokenizer")
     ids = tokenize(job, prompts)
     try:
-        figures = measure(client, ids, options, progress)
+        figures = measure(client, ids, options, settings, progress)
     except Refused as refused:
         add_prompts(refused.figures, prompts, job)
         raise

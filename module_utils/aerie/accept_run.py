@@ -1,4 +1,4 @@
-"""One measurement from end to end: ask the server about itself, send the prompts, report, judge."""
+"""One measurement from end to end: ask the server about itself; send the prompts, report, judge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .accept_meta import Answer, check_speculative, read_answer
 from .accept_options import MeasureOptions, check_floor
 from .accept_progress import ProgressFile
 from .accept_report import report
-from .accept_server import check_settings, check_thresholds, server_settings
+from .accept_server import ServerSettings, check_settings, check_thresholds, server_settings
 from .errors import AerieError
 
 _SETTINGS_TIMEOUT = 20.0
@@ -27,20 +27,26 @@ class Refused(Exception):
         self.figures = figures
 
 
-def measure(
-    client: Client,
-    prompts: Sequence[Sequence[int]],
-    options: MeasureOptions,
-    progress: ProgressFile | None = None,
-) -> dict[str, Any]:
-    """Figures of a run that passed. Raises `AerieError`, or `Refused` when the floor was not cleared."""
-    deadline = time.monotonic() + options.timeout
+def inspect_server(client: Client, options: MeasureOptions) -> ServerSettings:
+    """What the server says about itself; refuses settings with which nothing can be judged. Sends no prompt."""
     settings = server_settings(client, min(_SETTINGS_TIMEOUT, options.timeout))
     if options.speculative:
         check_thresholds(settings)
         check_settings(settings, options.num_steps, options.num_draft_tokens)
         if not settings.adaptive:
             check_floor(options.min_accept_length, options.num_steps or settings.steps)
+    return settings
+
+
+def measure(
+    client: Client,
+    prompts: Sequence[Sequence[int]],
+    options: MeasureOptions,
+    settings: ServerSettings,
+    progress: ProgressFile | None = None,
+) -> dict[str, Any]:
+    """Figures of a run that passed. Raises `AerieError`, or `Refused` when the floor was not cleared."""
+    deadline = time.monotonic() + options.timeout
     start = time.monotonic()
     answers = _ask(client, prompts, options, deadline, progress)
     figures = report(answers, options, settings, time.monotonic() - start)

@@ -1,0 +1,135 @@
+"""The module itself: its documentation, check mode, and a whole run with doubles of server and tokenizer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sglang_accept_rate as module
+import yaml
+from ansible.module_utils.aerie.accept_options import MeasureOptions
+from ansible.module_utils.aerie.accept_run import Refused
+from ansible.module_utils.aerie.errors import AerieError
+
+sys.path.insert(0, str(Path(__file__).parent))  # whether or not this directory is a package
+from accept_double import Double
+
+DOCUMENTED: dict[str, dict[str, Any]] = yaml.safe_load(module.DOCUMENTATION)["options"]
+RETURNED: dict[str, dict[str, Any]] = yaml.safe_load(module.RETURN)
+
+TRANSFORMERS = """
+class AutoTokenizer:
+    chat_template = "x"
+    @classmethod
+    def from_pretrained(cls, path):
+        return cls()
+    def encode(self, text):
+        return [1, 2]
+    def apply_chat_template(self, chat, add_generation_prompt, tokenize):
+        return {"input_ids": [[ord(c) for c in chat[0]["content"]]]}
+"""
+
+
+@pytest.fixture
+def double() -> Any:
+    server = Double()
+    yield server
+    server.close()
+
+
+def params(double: Double, tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    (tmp_path / "transformers.py").write_text(TRANSFORMERS)
+    defaults = {name: option.get("default") for name, option in module.ARGUMENTS.items()}
+    given = {
+        "url": double.url,
+        "model_path": "/models/target",
+        "python": sys.executable,
+        "pythonpath": str(tmp_path),
+    }
+    return {**defaults, **given, **changes}
+
+
+@pytest.mark.parametrize("name", sorted(set(DOCUMENTED) | set(module.ARGUMENTS)))
+def test_documentation_equals_the_argument_spec(name: str) -> None:
+    documented, real = DOCUMENTED[name], module.ARGUMENTS[name]
+    for key in ("type", "default", "required"):
+        assert documented.get(key) == real.get(key), key
+
+
+def test_defaults_are_the_cores() -> None:
+    core = MeasureOptions()
+    for name in module.MEASURE_OPTIONS:
+        assert module.ARGUMENTS[name].get("default") == getattr(core, name)
+
+
+def test_only_the_key_is_secret() -> None:
+    assert [name for name, option in module.ARGUMENTS.items() if option.get("no_log")] == ["api_key"]
+
+
+def test_a_whole_run_returns_what_is_documented(double: Double, tmp_path: Path) -> None:
+    progress = tmp_path / "progress"
+    result = module.run(
+        params(
+            double,
+            tmp_path,
+            num_steps=3,
+            min_accept_length=2.5,
+            server_pid=os.getpid(),
+            progress_file=str(progress),
+        ),
+        check_mode=False,
+    )
+    assert result["passed"] is True
+    assert result["accept_length"] == 3.0
+    assert set(result) <= set(RETURNED)
+    undocumented_free = set(RETURNED) - {"known_after", "error"}
+    assert undocumented_free == set(result)
+    assert result["prompt_set"]["source"] == "shipped"
+    assert result["prompt_set"]["count"] == len(double.bodies) == 24
+    assert len({row["prompt_sha256"] for row in result["rows"]}) == 24
+    assert "simulated_acceptance" not in result["unavailable"]
+    assert len(progress.read_text().splitlines()) >= 2
+
+
+def test_what_was_not_checked_is_said(double: Double, tmp_path: Path) -> None:
+    result = module.run(params(double, tmp_path, chat_template=False), check_mode=False)
+    assert "server_pid" in result["unavailable"]["simulated_acceptance"]
+    assert result["prompt_set"]["chat_template"] is False
+    assert "raw text" in result["reasons"][-1]
+    assert double.bodies[0]["input_ids"] == [1, 2]
+
+
+def test_failed_gate_keeps_its_figures(double: Double, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        module.run(params(double, tmp_path, min_accept_length=3.5), check_mode=False)
+    assert refused.value.figures["prompt_set"]["count"] == 24
+    assert refused.value.figures["rows"][0]["prompt_sha256"]
+
+
+def test_users_prompts(double: Double, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("".join(f"Question {n}?\n" for n in range(6)))
+    result = module.run(params(double, tmp_path, prompts=str(prompts), num_prompts=6), check_mode=False)
+    assert result["prompt_set"]["source"] == str(prompts)
+    assert sorted(bytes(b["input_ids"]).decode() for b in double.bodies)[0] == "Question 0?"
+
+
+def test_check_mode_sends_nothing_but_still_refuses_bad_options(double: Double, tmp_path: Path) -> None:
+    result = module.run(params(double, tmp_path), check_mode=True)
+    assert result["known_after"] == "start"
+    assert result["skipped"] is True
+    assert result["passed"] is None
+    with pytest.raises(AerieError) as refused:
+        module.run(params(double, tmp_path, num_steps=2, min_accept_length=3.0), check_mode=True)
+    assert refused.value.kind.code == "accept-floor-invalid"
+    assert double.bodies == []
+
+
+def test_server_is_asked_before_the_tokenizer_is_started(double: Double, tmp_path: Path) -> None:
+    double.close()
+    with pytest.raises(AerieError) as refused:
+        module.run(params(double, tmp_path, python="/nowhere/python"), check_mode=False)
+    assert refused.value.kind.code == "accept-server-unreachable"
