@@ -29,6 +29,7 @@ import platform
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ from pip_download import PipFailedError, download, has_cpu_torch
 
 DEFAULT_DIRECTORY = HERE.parent.parent / ".cache" / "wheelhouse" / "cpu-engine"
 MANIFEST = "wheelhouse.json"
+PART = ".part-"
 BATCH_BYTES = 12_000_000  # small wheels share one pip run, since starting pip costs a second
 BATCH_COUNT = 20
 SPARE_BYTES = 200_000_000  # left free on the disk
@@ -208,10 +210,13 @@ def take(house: Wheelhouse, path: Path, wheel: Wheel) -> None:
 
 @contextlib.contextmanager
 def scratch(directory: Path) -> Iterator[Path]:
-    """An empty place on the same file system, gone afterwards; sweeps what a killed run left."""
-    part = directory / ".part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
+    """An empty place on the same file system, gone afterwards; sweeps what a killed run left.
+
+    Always a new name: the pip of a killed run may still be writing into the old one.
+    """
+    for left in directory.glob(f"{PART}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    part = Path(tempfile.mkdtemp(prefix=PART, dir=directory))
     try:
         yield part
     finally:

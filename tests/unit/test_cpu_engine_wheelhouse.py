@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -93,13 +94,13 @@ def test_goes_on_where_it_was_killed(pip, tmp_path, capsys):
     assert run(tmp_path) == 1
     assert "pip download ended with 1" in capsys.readouterr().err
     assert len(wheels(tmp_path)) == 2, "only whole groups are taken over"
-    (tmp_path / ".part").mkdir()
-    (tmp_path / ".part" / "half.whl").write_bytes(b"x")
+    (tmp_path / ".part-killed").mkdir()
+    (tmp_path / ".part-killed" / "half.whl").write_bytes(b"x")
     first = set(wheels(tmp_path))
     pip.fail_after, pip.fetched = 99, []
     assert run(tmp_path) == 0
     assert set(pip.fetched) == DEFAULT - first
-    assert not (tmp_path / ".part").exists()
+    assert not list(tmp_path.glob(".part*"))
 
 
 def test_a_damaged_wheel_is_fetched_again(pip, tmp_path):
@@ -112,8 +113,6 @@ def test_a_damaged_wheel_is_fetched_again(pip, tmp_path):
 
 
 def test_verify_finds_damage_that_times_and_sizes_hide(pip, tmp_path):
-    import os
-
     run(tmp_path)
     pip.fetched = []
     path = tmp_path / "p1-1-py3-none-any.whl"

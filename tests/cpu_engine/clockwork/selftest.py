@@ -83,18 +83,23 @@ def run_draft(
         surprises += int(((said == truth) != planned)[alive].sum())
         alive &= said == truth
         right += int(alive.sum())
+        if not alive.any():
+            break
     return Outcome(surprises, right)
 
 
 def selftest(
     target: Weights, draft: Draft, codes: Codes, text: Text, schedule: Schedule, wirings: list[Wiring]
 ) -> dict[str, Outcome]:
-    """Every wiring that can be run here, float32 and bfloat16; AssertionError when one does not do as planned."""
+    """Every wiring that can be run here in float32, the right ones in bfloat16 too (which is slow on a CPU).
+
+    AssertionError when one does not do as planned.
+    """
     outcomes = {}
     for dtype in (torch.float32, torch.bfloat16):
         states = run_target(target, codes, text, dtype)
         for wiring in wirings:
-            if wiring.captured is None:
+            if wiring.captured is None or not (wiring.right or dtype is torch.float32):
                 continue
             outcome = run_draft(draft, states, text, schedule, wiring, dtype)
             outcomes[f"{wiring.name} {str(dtype).removeprefix('torch.')}"] = outcome
