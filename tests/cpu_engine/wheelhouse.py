@@ -258,10 +258,12 @@ def main(argv: list[str] | None = None) -> int:
         before = house.torch
         try:
             house.torch, why = choose_torch(options.torch, before, options.architecture)
-            house.releases = sorted({*house.releases, *(options.release or [DEFAULT_RELEASE])})
+            table = load_table()
+            kept = {release for release in house.releases if release in table.releases}
+            house.releases = sorted(kept | set(options.release or [DEFAULT_RELEASE]))
             if house.torch != before:
                 print(f"torch: the {house.torch.upper()} build ({why})", flush=True)
-            fetched = fill(house, load_table(), options.architecture, reread=options.verify, say=tell)
+            fetched = fill(house, table, options.architecture, reread=options.verify, say=tell)
         except (WheelhouseError, PipFailedError, LookupError) as failure:
             print(f"wheelhouse: {failure}", file=sys.stderr)
             return 1
