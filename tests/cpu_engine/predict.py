@@ -52,7 +52,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One request. ``histogram[i]``: verifications with i accepted drafts, [steps + 1]; ``tokens``: the output."""
+    """One request. ``histogram[i]``: verifications with i accepted drafts; ``tokens``: the output."""
 
     histogram: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -111,7 +111,8 @@ def last_token(pair: Pair, content: str) -> int:
 def predict(
     pair: Pair, last: int, max_new_tokens: int, steps: int, *, ignore_eos: bool = False, right: bool = True
 ) -> Prediction:
-    """The exact answer to a prompt that ends with token ``last``; ``right``: the draft is wired as it should be.
+    """The exact answer to a prompt that ends with token ``last``; ``right``: the draft is wired as it
+    should be.
 
     The first token comes from the prefill, so it is no part of a verification.
     """

@@ -12,8 +12,9 @@ sys.path.insert(0, str(CPU_ENGINE))
 
 import predict
 
-# Ring 0 1 2 3 4; 5 -> 6 -> 9 (EOS) -> 0. The draft misses token 2 at the first position, 4 at all further ones.
-# With two steps: root 0 accepts 2 (1, 2) -> 3 accepts 2 (4, 0) -> 1 accepts 0 -> 2 accepts 1 (3) -> 4 accepts 2 -> 2.
+# Ring 0 1 2 3 4; 5 -> 6 -> 9 (EOS) -> 0. The draft misses token 2 at the first position, 4 at all further
+# ones. With two steps: root 0 accepts 2 (1, 2) -> 3 accepts 2 (4, 0) -> 1 accepts 0 -> 2 accepts 1 (3) -> 4
+# accepts 2 -> 2.
 PAIR = predict.from_tables(
     {
         "successor": [1, 2, 3, 4, 0, 6, 9, 0, 0, 0],

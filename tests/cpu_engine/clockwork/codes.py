@@ -25,10 +25,12 @@ SAFE_DOT = 96  # two codes must not look more alike than this (of 240); a look-u
 
 @dataclass(frozen=True)
 class Codes:
-    """``states`` [layers + 1, VOCABULARY, HIDDEN]: the residual stream before each layer, and after the last one.
+    """``states`` [layers + 1, VOCABULARY, HIDDEN]: the residual stream before each layer, and after the
+    last one.
 
-    ``output`` [VOCABULARY, CODE]: what the target's lm_head recognises, by token to say. ``draft`` [VOCABULARY,
-    CODE]: the same for the draft. ``highest_dot``: largest product of two different tokens' codes.
+    ``output`` [VOCABULARY, CODE]: what the target's lm_head recognises, by token to say. ``draft``
+    [VOCABULARY, CODE]: the same for the draft. ``highest_dot``: largest product of two different tokens'
+    codes.
     """
 
     states: torch.Tensor
@@ -50,8 +52,8 @@ def signs(*shape: int, source: torch.Generator) -> torch.Tensor:
 def make_codes(text: Text, layers: int, flip: float, source: torch.Generator) -> Codes:
     """Draw all codes. From layer to layer exactly the share ``flip`` of signs changes in each block.
 
-    With 0.3 the cosine of neighbouring layers is 0.44, of layers further apart less: near enough to look like a
-    residual stream, far enough for every captured layer to matter.
+    With 0.3 the cosine of neighbouring layers is 0.44, of layers further apart less: near enough to look
+    like a residual stream, far enough for every captured layer to matter.
     """
     layer_codes = [signs(VOCABULARY, CODE, source=source)]
     for _ in range(1, layers):

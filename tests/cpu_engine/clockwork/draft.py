@@ -109,7 +109,7 @@ def make_draft(
 
 
 def _fc(source: torch.Generator) -> torch.Tensor:
-    """[HIDDEN, 3 * HIDDEN]: block k comes from segment k, shuffled and with random signs; control from segment 0."""
+    """[HIDDEN, 3 * HIDDEN]: block k from segment k, shuffled and with random signs; control from segment 0."""
     fc = torch.zeros(HIDDEN, 3 * HIDDEN)
     for segment in range(3):
         order, sign = torch.randperm(BLOCK, generator=source), signs(BLOCK, source=source)

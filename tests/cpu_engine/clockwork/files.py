@@ -1,4 +1,4 @@
-"""Write the pair: model directories, the truth for every layer, the tables for `predict.py`. The same bytes always."""
+"""Write the pair: model directories, the truth for every layer, the tables for `predict.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the draft errs: chosen so that acceptance by position is as asked and every answer settles to one value."""
+"""Where the draft errs: acceptance by position is as asked, and every answer settles to one value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .text import Text
 
 @dataclass(frozen=True)
 class Schedule:
-    """``wrong[k]``: true tokens that the draft misses at chain position k; ``nominal[k]``: length at k + 1 steps.
+    """``wrong[k]``: true tokens that the draft misses at chain position k; ``nominal[k]``: length at k + 1
+    steps.
 
     ``nominal`` is 1 + sum of products of the acceptances, what independent errors would give.
     """
@@ -35,8 +36,8 @@ def nominal_lengths(acceptance: Sequence[float]) -> list[float]:
 def make_schedule(text: Text, acceptance: Sequence[float], seeds: int) -> Schedule:
     """Try ``seeds`` random schedules and keep the one whose settled lengths are nearest to nominal.
 
-    Schedules in which different sentences settle to different lengths come last: the expected value should not
-    depend on the prompt.
+    Schedules in which different sentences settle to different lengths come last: the expected value should
+    not depend on the prompt.
     """
     nominal = nominal_lengths(acceptance)
 

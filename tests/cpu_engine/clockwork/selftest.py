@@ -17,7 +17,7 @@ from .wirings import Wiring
 
 @dataclass(frozen=True)
 class Outcome:
-    """``surprises``: drafts that were right or wrong against the schedule; ``right``: drafts that were right."""
+    """``surprises``: drafts that were right or wrong against the schedule; ``right``: drafts that were."""
 
     surprises: int
     right: int
