@@ -469,7 +469,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     progress.begin(f"putting {len(prompts.prompts)} prompts through the model's tokenizer")
     ids = tokenize(job, prompts)
     try:
-        figures = measure(client, ids, options, settings, progress)
+        figures: dict[str, Any] = measure(client, ids, options, settings, progress)
     except Refused as refused:
         add_prompts(refused.figures, prompts, job)
         raise
