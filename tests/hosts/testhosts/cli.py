@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import shutil
 import signal
 import sys
@@ -118,7 +119,7 @@ def _list(layout: Layout, as_json: bool) -> None:
         return
     columns = ("name", "ip", "suite", "snapshot", "state", "pid")
     print(table([[name.upper() for name in columns]] + [[host[name] for name in columns] for host in hosts]))
-    print(f"\nssh -F {layout.ssh_config} NAME")
+    print(f"\nssh -F {shlex.quote(str(layout.ssh_config))} NAME")
 
 
 def _snapshots(layout: Layout, as_json: bool) -> None:

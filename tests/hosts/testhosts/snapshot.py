@@ -71,6 +71,9 @@ def _move(layout: Layout, host: Host, snapshot: str) -> Path:
     aside.mkdir()
     write_json(aside / "owner.json", Identity.own().as_json())
     scrub(host.folder(layout) / "upper")
+    # Without its disk the host is nothing; should this run be killed, the next sweep removes both.
+    host.ready = False
+    host.save(layout)
     (host.folder(layout) / "upper").rename(aside / "layer")
     # The host's disk was mounted volatile: nothing of it is sure to be on the machine's disk yet.
     run(["sync", "--file-system", str(aside / "layer")], seconds=300)

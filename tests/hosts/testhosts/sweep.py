@@ -7,6 +7,7 @@ import itertools
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 from . import cgroups, network, ssh
@@ -15,6 +16,7 @@ from .layout import Layout
 from .processes import Identity
 from .record import Host, load, load_all
 
+STALE_SECONDS = 300
 _serial = itertools.count()
 
 
@@ -121,6 +123,10 @@ def sweep(layout: Layout) -> list[str]:
     for folder in dead:
         shutil.rmtree(folder, ignore_errors=True)
         said.append(f"removed half-built {folder.name.partition('-')[2]}")
+    for entry in layout.state.glob(".*"):
+        # Trial overlays and files being written, which live for less than a second.
+        if time.time() - entry.stat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     remove_network_when_unused(layout)
     if said:
         ssh.write_files(layout, hosts)
