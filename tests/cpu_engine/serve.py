@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Start a server for tests without Ansible, on this machine.
 
-    python serve.py PAIR --python /opt/sglang/releases/0.5.23/bin/python [--draft draft-shift+1] [--steps 3]
-    ...
+    python serve.py PAIR --python /opt/sglang/releases/0.5.23/bin/python [--draft draft-shift+1]
 
 ``--python`` has the engine's lock installed (or the kernels on PYTHONPATH). Runs until Ctrl-C; the log goes
 to standard output. `Server` is the same for use in tests. Standard library only.
