@@ -104,10 +104,15 @@ class Watch:
                     self.say(message, elapsed)
                 result = self.status()
             except AnsibleConnectionFailure as error:
-                broken_since = elapsed if broken_since is None else broken_since
-                if elapsed - broken_since > self.reconnect_s:
+                elapsed = self.clock() - began  # ssh may have needed a minute to find out
+                if broken_since is None:
+                    broken_since = elapsed
+                    self.say(
+                        f"connection lost, trying for {duration(self.reconnect_s)} ({first_line(error)})",
+                        elapsed,
+                    )
+                elif elapsed - broken_since > self.reconnect_s:
                     raise
-                self.say(f"connection lost, trying again ({first_line(error)})", elapsed)
                 self.reconnect()
                 continue
             if broken_since is not None:

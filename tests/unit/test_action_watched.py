@@ -100,8 +100,7 @@ def test_a_lost_connection_is_opened_again() -> None:
     assert job.reconnects == 2
     assert job.said == [
         "one",
-        "connection lost, trying again (Connection timed out)",
-        "connection lost, trying again (Connection timed out)",
+        "connection lost, trying for 10s (Connection timed out)",
         "two",
         "connected again; the work went on meanwhile",
     ]

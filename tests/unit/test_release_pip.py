@@ -60,7 +60,7 @@ def test_the_host_s_pip_settings_do_not_reach_a_wheelhouse_install(monkeypatch: 
     [
         (
             "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. Someone may have …\n"
-            "    six==1.17.0 from https://u:p@index.invalid/six.whl:\n        Expected sha256 aa\n             Got  bb\n",
+            "    six==1.17.0 from https://u:p@index.invalid/six.whl:\n        Expected sha256 aa\n   Got bb\n",
             "package-hash-mismatch",
             "six==1.17.0 from https://****@index.invalid/six.whl",
         ),
