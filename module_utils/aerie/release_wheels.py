@@ -40,7 +40,9 @@ def find_wheels(lock: Lock, directories: Iterable[Path]) -> dict[Locked, Path]:
         for path in sorted(directory.glob("*")):
             match = _FILE.match(path.name)
             if match:
-                files.setdefault((normalised(match["name"]), _plain(match["version"])), path)
+                # "==2.13.0" also takes the local version 2.13.0+cpu (PEP 440); the hash decides which file it is.
+                for version in (match["version"], match["version"].partition("+")[0]):
+                    files.setdefault((normalised(match["name"]), _plain(version)), path)
     found = {entry: files.get((entry.name, _plain(entry.version))) for entry in lock.entries}
     return {entry: path for entry, path in found.items() if path is not None}
 

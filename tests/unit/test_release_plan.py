@@ -151,3 +151,13 @@ def test_deployments_are_read_for_the_environments_they_name(tmp_path: Path) -> 
     assert look(layout, state).named == {used, linked}
     (state / "one/deployments/d1/spec.json").write_text("{ half a")
     assert look(layout, state).named is None
+
+
+def test_a_pin_takes_the_local_version_in_the_wheelhouse(tmp_path: Path) -> None:
+    from ansible.module_utils.aerie.lockfile import parse
+    from ansible.module_utils.aerie.release_wheels import require_wheels
+
+    wheel = tmp_path / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    wheel.touch()
+    lock = parse("torch==2.13.0 --hash=sha256:" + "0" * 64 + "\n")
+    assert list(require_wheels(lock, tmp_path, []).values()) == [wheel]
