@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup packages lint unit molecule test lock clean distclean
+.PHONY: help setup packages demo lint unit molecule test lock clean distclean
 
 help: ## List these targets
 	@echo "make TARGET"
@@ -31,6 +31,9 @@ molecule: packages ## Run the molecule scenarios on real systemd hosts (as root)
 
 test: packages ## Run everything: lint, unit tests, molecule scenarios
 	@$(PYTEST) -v tests/lint tests/unit tests/scenarios --durations=10
+
+demo: packages ## Boot a disposable host here and run production.yml against it with a real SGLang on the CPU (as root)
+	@$(BIN)/python tests/demo
 
 lock: ## Resolve requirements/controller.in again, for each Python
 	@requirements/lock

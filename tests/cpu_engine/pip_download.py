@@ -79,6 +79,20 @@ def download(group: list[tuple[Package, Wheel]], directory: Path, say: Callable[
         raise PipFailedError(_explain(child.returncode, log.read_text(errors="replace"), group))
 
 
+def download_lock(lock: Path, directory: Path) -> bool:
+    """Fetch the pure-Python wheels of a small lock into ``directory``; False when all are there already."""
+    pins = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s\\;]+)", lock.read_text(), re.MULTILINE)
+    names = [f"{name.replace('-', '_')}-{version}-*.whl" for name, version in pins]
+    if all(any(directory.glob(name)) for name in names):
+        return False
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--quiet"]
+    command += ["--require-hashes", "--only-binary=:all:", "--dest", str(directory), "-r", str(lock)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise PipFailedError(_explain(done.returncode, done.stdout, []))
+    return True
+
+
 def _watch(child: subprocess.Popen, directory: Path, expected: int, say: Callable[[str], None]) -> None:
     """Wait for pip, with a line from time to time that shows how much has arrived."""
     next_line = time.monotonic() + HEARTBEAT
@@ -106,7 +120,7 @@ def _bytes_in(directory: Path) -> int:
 
 def _explain(returncode: int, log: str, group: list[tuple[Package, Wheel]]) -> str:
     """What failed, pip's last lines, what to type next."""
-    names = ", ".join(f"{package.name}=={package.version}" for package, _ in group)
+    names = ", ".join(f"{package.name}=={package.version}" for package, _ in group) or "the tools"
     last = "\n".join(f"  {line}" for line in log.strip().splitlines()[-6:])
     return (
         f"pip download ended with {returncode} for {names}\n{last}\n"

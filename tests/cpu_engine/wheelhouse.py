@@ -49,9 +49,11 @@ from locks import (
     lock_name,
     render_lock,
 )
-from pip_download import PipFailedError, download, has_cpu_torch
+from pip_download import PipFailedError, download, download_lock, has_cpu_torch
 
 DEFAULT_DIRECTORY = HERE.parent.parent / ".cache" / "wheelhouse" / "cpu-engine"
+# Every host also has the small tools environment; its wheels lie in the same directory.
+TOOLS_LOCK = HERE.parent.parent / "roles" / "sglang_install" / "files" / "tools-lock.txt"
 MANIFEST = "wheelhouse.json"
 PART = ".part-"
 BATCH_BYTES = 12_000_000  # small wheels share one pip run, since starting pip costs a second
@@ -264,6 +266,7 @@ def main(argv: list[str] | None = None) -> int:
             if house.torch != before:
                 print(f"torch: the {house.torch.upper()} build ({why})", flush=True)
             fetched = fill(house, table, options.architecture, reread=options.verify, say=tell)
+            fetched += download_lock(TOOLS_LOCK, directory)
         except (WheelhouseError, PipFailedError, LookupError) as failure:
             print(f"wheelhouse: {failure}", file=sys.stderr)
             return 1
