@@ -19,7 +19,7 @@ from .lockfile import Lock, parse
 from .release_build import Build, Say, build
 from .release_layout import TOOLS, Host, Layout, Record, look, set_link
 from .release_plan import BUILD, CLEAR, LINK, PRUNE, UNLINK, Action, Plan, Wanted, plan
-from .release_python import require_sglang, require_venv
+from .release_python import pip_for, require_sglang
 
 LOCK_OTHER_RELEASE = ErrorKind(
     "lock-for-another-release", "The lock does not name sglang at the release that the inventory names."
@@ -233,7 +233,7 @@ def _require(request: Request, locks: Mapping[str, tuple[Lock, str]], steps: Pla
     extra = [Path(request.extra_wheels)] if request.extra_wheels else []
     brought = all(directory.is_dir() for directory in extra)
     if not check:
-        require_venv(request.python)
+        pip_for(request.python)
     needed = 0
     if request.wheelhouse:
         if brought or not check:  # in check mode the role has not yet copied what it would bring
@@ -260,14 +260,13 @@ def _do(request: Request, locks: Mapping[str, tuple[Lock, str]], action: Action,
         set_link(layout.link(action.name), action.path)
     elif action.kind == BUILD:
         lock, text = locks[action.name]
-        tools = TOOLS in locks and action.name != TOOLS
         job = Build(
             name=action.name,
             path=action.path,
             lock=lock,
             lock_text=text,
             python=request.python,
-            pip_python=str(layout.link(TOOLS) / "bin" / "python") if tools else "",
+            pip_python=_pip_python(request, action.name),
             wheelhouse=Path(request.wheelhouse) if request.wheelhouse else None,
             find_links=(Path(request.extra_wheels),) if request.extra_wheels else (),
             base_site_packages="" if action.name == TOOLS else request.base_site_packages,
@@ -275,6 +274,14 @@ def _do(request: Request, locks: Mapping[str, tuple[Lock, str]], action: Action,
             held=(held,),
         )
         build(layout, job, say)
+
+
+def _pip_python(request: Request, name: str) -> str:
+    """Whose pip installs ``name``: the tools', which are there first; else as the interpreter allows."""
+    tools = request.layout.link(TOOLS) / "bin"
+    if name != TOOLS and request.tools_lock_text and (tools / "pip").exists():
+        return str(tools / "python")
+    return pip_for(request.python)
 
 
 def _remove(path: Path) -> None:

@@ -76,27 +76,47 @@ def require_sglang(python: str) -> Installed:
     return found
 
 
-def require_venv(python: str) -> None:
-    """Raises VENV_MISSING, naming the package to install, when ``python`` cannot make environments with pip."""
-    answer = _run([python, "-I", "-B", "-c", _VENV_CODE], python).strip()
-    if not answer.endswith("ok"):
-        version = answer.split()[0]
-        raise VENV_MISSING.error(
-            f"{python} cannot make virtual environments",
-            evidence=[answer.partition(" ")[2]],
-            next=f"apt-get install python{version}-venv (the role does it: sglang_install_packages)",
-        )
+def pip_for(python: str) -> str:
+    """Whose pip fills an environment made from ``python``.
+
+    Empty: the environment's own, since ensurepip is there. Otherwise ``python`` itself, when it has a pip that can
+    install into other environments (``--python``, pip 22.3). Raises VENV_MISSING when neither is there.
+    """
+    answer = _run([python, "-I", "-B", "-c", _VENV_CODE], python)
+    try:
+        data = json.loads(answer.splitlines()[-1])
+        version, ensurepip, pip = str(data["version"]), bool(data["ensurepip"]), str(data["pip"])
+    except (IndexError, KeyError, ValueError) as error:
+        raise PYTHON_UNUSABLE.error(
+            f"{python} did not answer like a python", evidence=[answer], next=f"{python} --version"
+        ) from error
+    if ensurepip:
+        return ""
+    if _at_least(pip, OLDEST_PIP):
+        return python
+    raise VENV_MISSING.error(
+        f"{python} cannot make virtual environments with pip",
+        evidence=["ensurepip: none", f"its own pip: {pip or 'none'} (22.3 or newer would do)"],
+        next=f"apt-get install python{version}-venv (the role does it: sglang_install_packages)",
+    )
 
 
+OLDEST_PIP = (22, 3)
 _VENV_CODE = """
-import sys
-print("%d.%d" % sys.version_info[:2], end=" ")
+import json, sys
+from importlib import metadata, util
 try:
-    import ensurepip, venv
-    print("ok")
-except ImportError as error:
-    print(error)
+    pip = metadata.version("pip") if util.find_spec("pip") else ""
+except metadata.PackageNotFoundError:
+    pip = ""
+answer = {"version": "%d.%d" % sys.version_info[:2], "ensurepip": util.find_spec("ensurepip") is not None, "pip": pip}
+print(json.dumps(answer))
 """
+
+
+def _at_least(version: str, oldest: tuple[int, int]) -> bool:
+    parts = version.split(".")[:2]
+    return all(part.isdigit() for part in parts) and tuple(int(part) for part in parts) >= oldest
 
 
 def _run(words: list[str], python: str) -> str:

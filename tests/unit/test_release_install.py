@@ -378,3 +378,15 @@ def test_an_existing_python_of_another_release_or_without_sglang(request_copy: R
     assert "0.5.23" in error.next
     tools = request_copy.layout.link("tools") / "bin" / "python"
     assert refused(existing(tools)).kind.code == "python-unusable"
+
+
+def test_without_ensurepip_the_interpreter_s_pip_installs(
+    installed: tuple[Request, dict, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = str(installed[0].layout.link("tools") / "bin" / "python")  # has a pip
+    monkeypatch.setattr(release_install, "pip_for", lambda _: python)
+    request = replace(installed[0], prefix=str(tmp_path / "opt"), python=python)
+    result = present(request, check=False, say=silent)
+    assert not list(Path(result["path"]).glob("bin/pip*"))
+    assert not (request.layout.link("tools") / "bin" / "pip").exists()
+    assert subprocess.run([result["python"], "-c", "import sglang, dep_one"], check=False).returncode == 0
