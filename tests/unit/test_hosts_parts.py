@@ -111,7 +111,7 @@ def test_ssh_files_name_each_host_and_check_its_key() -> None:
     new = Host("gpu2", 12, "10.213.0.12", "10.213.0.1", "bookworm", [])
     assert ssh.known_hosts_text([host, new]) == "10.213.0.11,gpu1 ssh-ed25519 AAAA\n"
     text = ssh.config_text(layout, [host])
-    assert "Host gpu1\n  HostName 10.213.0.11\n" in text
+    assert "Host gpu1 gpu1.*\n  HostName 10.213.0.11\n" in text
     assert "StrictHostKeyChecking yes" in text
     assert f'UserKnownHostsFile "{layout.known_hosts}"' in text
 

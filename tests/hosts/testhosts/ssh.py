@@ -45,8 +45,12 @@ def known_hosts_text(hosts: list[Host]) -> str:
 
 def config_text(layout: Layout, hosts: list[Host]) -> str:
     """A block per host, so that its name works as a host name, then what all share. With ``ssh -F`` nothing else is
-    read."""
-    blocks = [f"Host {host.name}\n  HostName {host.ip}\n" for host in hosts]
+    read.
+
+    ``NAME.anything`` works too: Ansible names its kept connections after the host name alone, so two checkouts that
+    both have a host ``demo`` need different names for it, or one would talk to the other's.
+    """
+    blocks = [f"Host {host.name} {host.name}.*\n  HostName {host.ip}\n" for host in hosts]
     shared = f"""\
 Host *
   User root
