@@ -73,14 +73,32 @@ def library_missing() -> bool:
     return False
 
 
-def import_pynvml() -> Any:
-    """The pynvml module of nvidia-ml-py; raises PYNVML_MISSING with the interpreter's path."""
+def import_pynvml(tools_dir: str = "") -> Any:
+    """The pynvml module of nvidia-ml-py; raises PYNVML_MISSING with the interpreter's path.
+
+    tools_dir: a virtual environment to look into when the interpreter has none. pynvml is one pure Python file, so any
+    interpreter can import it from there, and a task needs no interpreter of its own that may not be installed yet.
+    """
+    looked = (
+        [str(path) for path in sorted(Path(tools_dir).glob("lib/python3*/site-packages"))]
+        if tools_dir
+        else []
+    )
     try:
         return importlib.import_module("pynvml")
     except ImportError as error:
+        for folder in looked:
+            sys.path.append(folder)
+            with contextlib.suppress(ImportError):
+                return importlib.import_module("pynvml")
+            sys.path.remove(folder)
         raise PYNVML_MISSING.error(
             "pynvml cannot be imported",
-            evidence=[f"interpreter: {sys.executable}", str(error)],
+            evidence=[
+                f"interpreter: {sys.executable}",
+                str(error),
+                *(f"not in {folder} either" for folder in looked),
+            ],
             next="run the role sglang_install, and give the task its tools Python"
             " (vars: ansible_python_interpreter: /opt/sglang/tools/bin/python)",
         ) from None

@@ -473,6 +473,21 @@ EXPORT int nvmlDeviceGetTopologyCommonAncestor(device_t a, device_t b, int *out)
         *out = a == b ? 0 : sc.topology;
     END;
 }
+/* Status OK is 0, "not supported" 5: what two H200 said (driver 580.159.04), where the PCI index is not supported. */
+EXPORT int nvmlDeviceGetP2PStatus(device_t a, device_t b, int index, int *out)
+{
+    struct gpu *other;
+    ON_GPU(a) {
+        int linked = g->nvlinks > g->nvlinks_down, number = (int)(g - sc.gpus);
+        rc = open_device(b, &other, NULL); /* reads the scenario again, into the same place */
+        if (!rc) {
+            g = &sc.gpus[number];
+            linked = linked && other->nvlinks > other->nvlinks_down;
+            *out = index == 4 || (index == 2 && !linked) ? 5 : 0;
+        }
+    }
+    END;
+}
 EXPORT int nvmlDeviceGetGpuFabricInfoV(device_t d, struct fabric *out)
 {
     ON_GPU(d) {

@@ -118,3 +118,8 @@ def test_calls_before_init_and_with_a_bad_handle(machine: Path) -> None:
     with pytest.raises(pynvml.NVMLError_Uninitialized):
         pynvml.nvmlDeviceGetCount()
     pynvml.nvmlInit()
+
+
+def test_p2p_status(machine: Path) -> None:
+    """By index as two H200 answered: read 0, write 1, NVLink 2, atomics 3, PCI 4 (5: not supported)."""
+    assert [pynvml.nvmlDeviceGetP2PStatus(gpu(0), gpu(1), index) for index in range(5)] == [0, 0, 5, 0, 5]
