@@ -63,7 +63,7 @@ class Progress:
             if not isinstance(record, dict):
                 continue
             self.pid = record.get("pid", self.pid)
-            message = str(record.get("text") or "")
+            message = str(record.get("text") or "").strip()
             if message and message != self.last:
                 said.append(message)
                 self.last = message
@@ -86,6 +86,8 @@ class Watch:
     limit_s: float
     reconnect_s: float = 180.0
     every_s: float = 2.0
+    # The last text is said again when nothing new came for this long: a person should see that it still works.
+    silence_s: float = 30.0
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     progress: Progress = field(default_factory=Progress)
@@ -93,6 +95,7 @@ class Watch:
     def run(self) -> dict[str, Any]:
         """Watch until the job ends and return its result. Raises AnsibleActionFail or a connection error."""
         began = self.clock()
+        said_at = 0.0
         broken_since: float | None = None
         gone = 0
         while True:
@@ -100,8 +103,12 @@ class Watch:
             elapsed = self.clock() - began
             try:
                 text, alive = self.read(self.progress.offset, self.progress.pid)
-                for message in self.progress.feed(text):
+                news = latest(self.progress.feed(text))
+                if not news and self.progress.last and elapsed - said_at >= self.silence_s:
+                    news = [self.progress.last]
+                for message in news:
                     self.say(message, elapsed)
+                    said_at = elapsed
                 result = self.status()
             except AnsibleConnectionFailure as error:
                 elapsed = self.clock() - began  # ssh may have needed a minute to find out
@@ -133,6 +140,16 @@ class Watch:
                     f"  last seen: {self.progress.last or 'nothing'}\n"
                     "Next: raise the limit and run again"
                 )
+
+
+def latest(messages: list[str]) -> list[str]:
+    """The last of each run of texts that begin with the same word: a hundred small packages are no news each."""
+    kept: list[str] = []
+    for message in messages:
+        if kept and kept[-1].split()[0] == message.split()[0]:
+            kept.pop()
+        kept.append(message)
+    return kept
 
 
 def first_line(error: BaseException) -> str:

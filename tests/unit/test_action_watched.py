@@ -87,6 +87,19 @@ def test_texts_are_said_once_and_the_result_is_the_module_s() -> None:
     assert job.said == ["one", "two é", "three"]
 
 
+def test_of_many_alike_in_one_look_the_last_is_said() -> None:
+    burst = "".join(line(f"fetching {n}/9 p{n}") for n in range(1, 10)) + line("installing 1/9 p9")
+    job = Job(line("starting") + burst, line("installing 2/9 p8"), result_after=2)
+    job.watch().run()
+    assert job.said == ["starting", "fetching 9/9 p9", "installing 1/9 p9", "installing 2/9 p8"]
+
+
+def test_silence_is_broken_with_what_was_said_last() -> None:
+    job = Job(line("byte-compiling"), result_after=40)
+    job.watch().run()
+    assert job.said == ["byte-compiling"] * 3
+
+
 def test_half_lines_wait_for_their_end() -> None:
     whole = line("fetching 1/2 é")
     job = Job(whole[:9], whole[9:], "not json\n[1]\n", result_after=3)
