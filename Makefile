@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup packages demo lint unit molecule test lock clean distclean
+.PHONY: help setup packages demo lint unit molecule test docs lock clean distclean
 
 help: ## List these targets
 	@echo "make TARGET"
@@ -34,6 +34,9 @@ test: packages ## Run everything: lint, unit tests, molecule scenarios
 
 demo: packages ## Boot a disposable host here and run production.yml against it with a real SGLang on the CPU (as root)
 	@$(BIN)/python tests/demo
+
+docs: setup ## Write docs/{variables,errors,modules}.md again from the source
+	@$(BIN)/python docs/generate.py
 
 lock: ## Resolve requirements/controller.in again, for each Python
 	@requirements/lock
