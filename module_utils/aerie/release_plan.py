@@ -127,7 +127,11 @@ def _prune(host: Host, goals: set[Path], keep: int) -> list[Action]:
     spare = [
         venv for venv in host.venvs if venv.record and venv.path not in goals and venv.path not in host.named
     ]
-    tools = [venv for venv in spare if venv.name == TOOLS and any(goal.name.startswith(f"{TOOLS}-") for goal in goals)]
+    tools = [
+        venv
+        for venv in spare
+        if venv.name == TOOLS and any(goal.name.startswith(f"{TOOLS}-") for goal in goals)
+    ]
     old = sorted((venv for venv in spare if venv.name != TOOLS), key=_age, reverse=True)
     return [
         Action(
