@@ -42,7 +42,8 @@ def describe(store: InstanceStore) -> dict[str, Any]:
         "pid": seen.unit.main_pid,
         "restarts": seen.unit.restarts,
         "up_s": round(seen.age_s, 1),
-        "memory_bytes": seen.unit.memory_bytes,
+        # systemd has no figure where the memory controller is off
+        "memory_bytes": seen.unit.memory_bytes or processes.memory_bytes(list(seen.members)),
         "url": f"http://{host}:{port}" if spec else "",
         "health": seen.health,
         "accept_length": gates.get("accept_length"),

@@ -90,6 +90,15 @@ def seconds_since_start(process: Process) -> float:
     return max(0.0, uptime - process.start_ticks / os.sysconf("SC_CLK_TCK"))
 
 
+def memory_bytes(pids: list[int]) -> int | None:
+    """Memory of processes, shared pages counted once among them (Pss); None when none of it can be read."""
+    total = 0
+    for pid in pids:
+        match = re.search(rb"^Pss:\s+(\d+) kB", _read(PROC / str(pid) / "smaps_rollup") or b"", re.MULTILINE)
+        total += int(match.group(1)) << 10 if match else 0
+    return total or None
+
+
 def pids_in_cgroup(cgroup: str) -> list[int]:
     """Pids in a systemd cgroup (``/system.slice/x.service``) and below it, whatever the hierarchy."""
     found: set[int] = set()
