@@ -172,8 +172,6 @@ environment:
   returned: always
 """
 
-import shutil
-
 from ansible.module_utils.aerie.deployer import Deployer
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.basic import AnsibleModule
@@ -213,10 +211,6 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    if shutil.which("systemctl") is None:
-        module.fail_json(
-            msg="This host has no systemctl; Aerie runs servers under systemd. Next: use a systemd host."
-        )
     try:
         module.exit_json(**Deployer(module.params, check=module.check_mode).run())
     except AerieError as error:

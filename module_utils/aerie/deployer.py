@@ -25,6 +25,9 @@ NOT_BUILT = ErrorKind(
 NOT_INSTALLED = ErrorKind(
     "release-missing", "A deployment was to be built from an SGLang release that is not on the host."
 )
+# What a deployment's tree takes as long as the release is not there to be measured: 0.5.23 with its byte-code took
+# 222 MiB (du, November 2026).
+TREE_BYTES = 300 << 20
 
 
 class Deployer:
@@ -111,6 +114,7 @@ class Deployer:
 
     def _plan(self, seen: reality.Reality) -> Plan:
         if self.spec is None:
+            deployment.check_space(self.store.root, TREE_BYTES)
             why = "first deployment of this release; its digest is known after install"
             return Plan("", build=True, restart=True, gates=True, reasons=[why])
         built = self.store.spec(self.digest) is not None
@@ -145,8 +149,7 @@ class Deployer:
         self._stop(unit)
         if not self.settings["disable"]:
             return
-        if unit.file_state == "enabled" and self._act(f"disable {unit.name} at boot"):
-            systemd.systemctl("disable", "--quiet", unit.name)
+        self._disable(unit)
         if self.record.phase not in (state.STOPPED, state.NONE):
             self._save(state.STOPPED)
 
@@ -155,8 +158,7 @@ class Deployer:
         self._require_built()
         before = systemd.show(self.store.unit_name)
         # A deployment that has not passed its gates must not come up by itself after a reboot.
-        if before.file_state == "enabled" and self._act(f"disable {before.name} at boot until accepted"):
-            systemd.systemctl("disable", "--quiet", before.name)
+        self._disable(before)
         switch = self.store.current() != self.digest or not self.digest
         if switch and self._act(f"make {self.digest or 'the new deployment'} current"):
             self.store.set_current(self.digest)
@@ -199,7 +201,9 @@ class Deployer:
 
     def failed(self) -> None:
         """Stop what did not pass its gates and keep the reason."""
-        self._stop(systemd.show(self.store.unit_name))
+        unit = systemd.show(self.store.unit_name)
+        self._stop(unit)
+        self._disable(unit)
         self.record.failure = (self.settings["failure"] or "")[:2000]
         self._save(state.FAILED)
 
@@ -220,6 +224,10 @@ class Deployer:
     def _stop(self, unit: systemd.UnitState) -> None:
         if not unit.stopped and unit.load != "not-found" and self._act(f"stop {unit.name}"):
             systemd.systemctl("stop", "--no-block", unit.name)
+
+    def _disable(self, unit: systemd.UnitState) -> None:
+        if unit.file_state == "enabled" and self._act(f"disable {unit.name} at boot"):
+            systemd.systemctl("disable", "--quiet", unit.name)
 
     def _require_built(self) -> None:
         if not self.check and self.store.spec(self.digest) is None:

@@ -11,6 +11,7 @@ from .errors import ErrorKind
 SYSTEMCTL_FAILED = ErrorKind(
     "systemctl-failed", "systemctl refused a step; its own words are in the evidence."
 )
+NO_SYSTEMD = ErrorKind("no-systemd", "Aerie runs servers as systemd units, and this host has no systemctl.")
 
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "Result", "MainPID", "NRestarts", "UnitFileState", "ControlGroup",
@@ -81,7 +82,12 @@ class UnitState:
 
 
 def _run(command: list[str], timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except FileNotFoundError as error:
+        raise NO_SYSTEMD.error(
+            f"there is no {command[0]} on this host", next="use a host whose init is systemd"
+        ) from error
 
 
 def show(name: str) -> UnitState:

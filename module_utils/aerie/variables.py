@@ -68,9 +68,9 @@ def check_types(values: Mapping[str, Any], options: Mapping[str, Mapping[str, An
             continue
         wrong = not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected)
         if wrong:
-            evidence.append(
-                f"{name}: {value!r} is {type(value).__name__}, {option.get('type', 'str')} is needed"
-            )
+            shown = "its value (a secret)" if option.get("no_log") else repr(value)
+            needed = option.get("type", "str")
+            evidence.append(f"{name}: {shown} is {type(value).__name__}, {needed} is needed")
     if evidence:
         raise WRONG_TYPE.error(
             f"{len(evidence)} variable{'s have' if len(evidence) > 1 else ' has'} the wrong type",

@@ -70,6 +70,12 @@ def test_types(type_: str, value: object, fine: bool) -> None:
         assert f"{type_} is needed" in caught.value.evidence[0]
 
 
+def test_a_secret_of_the_wrong_type_is_not_shown() -> None:
+    with pytest.raises(AerieError) as caught:
+        check_types({"sglang_x": 4711}, {"sglang_x": {"type": "str", "no_log": True}})
+    assert "4711" not in caught.value.message()
+
+
 def test_a_good_inventory_passes_without_warnings() -> None:
     assert check_server(GOOD) == []
 
