@@ -48,8 +48,13 @@ options:
         attributes to them is not use either.
     type: bool
     default: false
+  tools_dir:
+    description: Virtual environment with nvidia-ml-py, for a Python that has none itself.
+    type: path
+    default: /opt/sglang/tools
 requirements:
-  - nvidia-ml-py 13 (import name pynvml) for the Python that runs the module; the role sglang_install makes one
+  - nvidia-ml-py 13 (import name pynvml) in O(tools_dir), which the role sglang_install makes, or for the Python that
+    runs the module
 attributes:
   check_mode:
     description: Looks once and reports; waits for nothing.
@@ -73,8 +78,6 @@ EXAMPLES = r"""
   gpu_memory_zero:
     gpus: ["0", "1", "2", "3"]
     expected_count: 8
-  vars:
-    ansible_python_interpreter: /opt/sglang/tools/bin/python
   become: true
 
 - name: Look at every GPU once
@@ -157,6 +160,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "poll_interval": {"type": "float", "default": 0.05},
     "tolerance_mib": {"type": "int", "default": 0},
     "graphics_processes": {"type": "bool", "default": False},
+    "tools_dir": {"type": "path", "default": "/opt/sglang/tools"},
 }
 
 

@@ -26,6 +26,7 @@ class Options:
     timeout: float = 60.0
     poll_interval: float = 0.05
     rule: Rule = field(default_factory=Rule)
+    tools_dir: str = ""
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Options:
@@ -57,6 +58,7 @@ class Options:
             timeout=float(params["timeout"]),
             poll_interval=float(params["poll_interval"]),
             rule=Rule(params["tolerance_mib"], params["graphics_processes"]),
+            tools_dir=params.get("tools_dir") or "",
         )
 
 
@@ -96,7 +98,7 @@ def check(
             return Report(f"no NVIDIA driver library; none expected ({gpu_driver.pci_evidence()})", True)
         raise _library_missing(options)
     try:
-        nvml = gpu_driver.import_pynvml()
+        nvml = gpu_driver.import_pynvml(options.tools_dir)
     except AerieError as error:
         if once:
             return Report(f"known after install: {error.what}", None)

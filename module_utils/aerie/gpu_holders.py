@@ -138,9 +138,10 @@ def parse_cgroup(text: str) -> tuple[str | None, str | None, str | None]:
         found = _container(path)
         if found:
             return None, found[0], found[1]
-    # Version 1 keeps systemd's tree in a hierarchy of its own; version 2 has one line, with number 0.
-    systemd = [path for number, names, path in lines if names == "name=systemd" or number == "0"]
-    return (_unit(systemd[0]) if systemd else None), None, None
+    # Version 1 keeps systemd's tree in a hierarchy of its own; version 2 has one line, with number 0. Where both are
+    # mounted either may be the one that systemd uses, and the other says "/".
+    units = [_unit(path) for number, names, path in lines if names == "name=systemd" or number == "0"]
+    return next((unit for unit in units if unit), None), None, None
 
 
 def device_openers(minor: int, proc: Path = PROC) -> list[int]:

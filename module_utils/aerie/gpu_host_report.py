@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import gpu_driver, gpu_host_nvml
+from .arguments import text_of
 from .errors import AerieError, ErrorKind
 from .gpu_host_devices import translate
 from .gpu_host_driver import DRIVER_PIN, check_cuda, check_fabric, check_pin, cuda_major_of
@@ -77,7 +78,7 @@ class Options:
             environment=_texts(params.get("environment")),
             instance_environment=_texts(params.get("instance_environment")),
             required_env={
-                str(name): None if value is None else str(value)
+                str(name): None if value is None else text_of(value)
                 for name, value in (params.get("required_env") or {}).items()
             },
             verify_env=bool(params.get("verify_env")),
@@ -250,4 +251,4 @@ def _tolerated(finding: Finding, codes: tuple[str, ...]) -> Finding:
 
 
 def _texts(values: Mapping[str, Any] | None) -> dict[str, str]:
-    return {str(name): str(value) for name, value in (values or {}).items() if value is not None}
+    return {str(name): text_of(value) for name, value in (values or {}).items() if value is not None}

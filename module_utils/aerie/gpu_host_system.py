@@ -10,7 +10,6 @@ import fcntl
 import os
 import pwd
 import re
-import shlex
 import socket
 import struct
 import subprocess
@@ -158,12 +157,11 @@ def read_units() -> list[UnitEnvironment]:
 
 
 def environment_of(line: str) -> dict[str, str]:
-    """``systemctl show``'s Environment: assignments, quoted as for a shell where they hold spaces."""
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        words = line.split()
-    return dict(word.partition("=")[::2] for word in words if "=" in word)
+    """``systemctl show``'s Environment: assignments; those with special characters in double quotes, where a
+    backslash stands before a quote, a backslash, a backtick and a dollar sign."""
+    words = re.findall(r'"((?:\\.|[^"\\])*)"|(\S+)', line)
+    plain = [re.sub(r"\\(.)", r"\1", quoted) if quoted else bare for quoted, bare in words]
+    return dict(word.partition("=")[::2] for word in plain if "=" in word)
 
 
 def read_process(pid: int, root: Path = Path("/proc")) -> dict[str, str] | None:

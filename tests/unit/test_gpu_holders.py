@@ -42,6 +42,8 @@ CGROUPS = [
         "1:name=systemd:/system.slice/b.service\n0::/system.slice/b.service\n",
         ("b.service", None, None),
     ),
+    # As read on a test host, where both versions are mounted and systemd uses version 2.
+    ("both mounted", "9:name=systemd:/\n8:pids:/\n0::/system.slice/c.service\n", ("c.service", None, None)),
     ("docker, version 1", f"1:name=systemd:/docker/{ID}\n", (None, ID, "docker")),
     ("docker, systemd driver", f"0::/system.slice/docker-{ID}.scope\n", (None, ID, "docker")),
     ("docker seen from a container", f"0::/../docker-{ID}.scope\n", (None, ID, "docker")),

@@ -228,7 +228,15 @@ def test_units_and_processes() -> None:
 
 
 def test_environment_of_a_unit_and_of_a_process(tmp_path: Path) -> None:
-    assert gpu_host_system.environment_of('A=1 "B=two words" C=') == {"A": "1", "B": "two words", "C": ""}
+    shown = 'A=1 "B=two words" C= "SITE_POOL=blue \\"50%\\" \\$HOME" "D=a\\\\b=c"'  # as systemd 252 shows it
+    assert gpu_host_system.environment_of(shown) == {
+        "A": "1",
+        "B": "two words",
+        "C": "",
+        "SITE_POOL": 'blue "50%" $HOME',
+        "D": "a\\b=c",
+    }
+    assert gpu_host_system.environment_of("") == {}
     (tmp_path / "9").mkdir()
     (tmp_path / "9" / "environ").write_bytes(b"A=1\0B=x=y\0")
     assert gpu_host_system.read_process(9, tmp_path) == {"A": "1", "B": "x=y"}
