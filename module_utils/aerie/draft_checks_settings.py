@@ -7,6 +7,7 @@ from typing import Any
 
 from .draft_case import Case, Finding, problem, warning
 from .draft_families import DRAFT_QUANTIZATION_FLAG, FIRST_RELEASE, LAST_RELEASE, at_least, draft_class
+from .release_rules import version_key
 
 _ARGS = "server arguments of 0.5.9 (_handle_speculative_decoding) and 0.5.23 (_handle_eagle_family)"
 # Methods that turn plain weights into the format while they are loaded; all others need a checkpoint made for them.
@@ -23,7 +24,7 @@ _CONTEXT_KEYS = (
 
 
 def release_has_eagle3(case: Case) -> Iterator[Finding]:
-    """EAGLE-3 came with 0.4.4.post2; a release newer than the rules is judged by the newest ones."""
+    """EAGLE-3 came with 0.4.4.post2; a newer release than the rules know is judged by the newest ones."""
     if case.eagle3 and not at_least(case.release, FIRST_RELEASE):
         yield problem(
             "release-without-eagle3",
@@ -32,7 +33,7 @@ def release_has_eagle3(case: Case) -> Iterator[Finding]:
             fix="use a later release",
             source="PR #4247",
         )
-    elif at_least(case.release, LAST_RELEASE) and case.release != LAST_RELEASE:
+    elif case.settings.site_packages is None and version_key(case.release) > version_key(LAST_RELEASE):
         yield warning(
             "release-newer-than-rules",
             f"{case.release} is newer than the rules, which were read from releases up to {LAST_RELEASE}",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,11 +88,12 @@ def _use_aux(tree: SourceTree, release: str) -> str:
     reads = any(
         '"use_aux_hidden_state"' in file.read_text(encoding="utf-8", errors="replace") for file in files
     )
-    return f"{'read' if reads else 'not read'}: {CONFIRMED if reads == at_least(release, USE_AUX_READ) else CONTRADICTED}"
+    agrees = reads == at_least(release, USE_AUX_READ)
+    return f"{'read' if reads else 'not read'}: {CONFIRMED if agrees else CONTRADICTED}"
 
 
 def judge(tree: SourceTree, path: Path, family: Family, architecture: str) -> str:
-    """ "confirmed", "contradicted", "rule" (not readable), "none" (neither has it) or "missing" (only the table has)."""
+    """confirmed, contradicted, rule (not readable), none (neither has it) or missing (only the table has it)."""
     rules = target_rules(architecture, LAYERS, path.name, ())
     settings = Settings(target=path, draft=path, release=path.name, site_packages=path)
     if tree.supports_capture(architecture) is None:
@@ -106,14 +107,31 @@ def judge(tree: SourceTree, path: Path, family: Family, architecture: str) -> st
     return CONFIRMED if claims[0] == claims[1] == CONFIRMED else "rule"
 
 
+COLUMNS = (
+    "release",
+    "layer ids in the draft's config",
+    "use_aux_hidden_state",
+    "CUDA graphs capture",
+    "targets that can capture",
+    "contradicted",
+    "not in the tables",
+)
+
+
+def line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def table(rows: list[Row]) -> Iterator[str]:
-    yield "| release | layer ids in the draft's config | use_aux_hidden_state | CUDA graphs capture | targets that can capture | contradicted | not in the tables |"
-    yield "|---|---|---|---|---|---|---|"
+    yield line(COLUMNS)
+    yield line(["---"] * len(COLUMNS))
     for row in rows:
-        good, rule = len(row.count(CONFIRMED)), row.count("rule")
-        targets = f"{good} confirmed" + (f", {len(rule)} by rule only" if rule else "")
+        rule = row.count("rule")
+        targets = f"{len(row.count(CONFIRMED))} confirmed" + (f", {len(rule)} by rule only" if rule else "")
         bad = ", ".join([*row.count(CONTRADICTED), *row.count("missing")]) or "none"
-        yield f"| {row.release} | {row.ids} | {row.use_aux} | {row.graphs} | {targets} | {bad} | {', '.join(row.unknown) or 'none'} |"
+        yield line(
+            [row.release, row.ids, row.use_aux, row.graphs, targets, bad, ", ".join(row.unknown) or "none"]
+        )
 
 
 def meanings(rows: list[Row]) -> Iterator[str]:

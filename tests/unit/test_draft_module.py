@@ -1,0 +1,84 @@
+"""The module itself: its options as documented, and a run as Ansible runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sglang_draft_check as module
+import yaml
+from draft_made import DEEPSEEK, HIDDEN, draft_config, draft_tensors, write_model
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = (
+    "import sys, ansible.module_utils; from pathlib import Path; "
+    f"ansible.module_utils.__path__.append({str(ROOT / 'module_utils')!r}); "
+    f"sys.path.insert(0, {str(ROOT / 'library')!r}); import sglang_draft_check as m; m.main()"
+)
+
+
+def test_options_are_documented_as_they_are():
+    documented = yaml.safe_load(module.DOCUMENTATION)["options"]
+    assert set(documented) == set(module.ARGUMENT_SPEC)
+    for name, spec in module.ARGUMENT_SPEC.items():
+        for key in ("type", "elements", "required", "default", "choices"):
+            assert documented[name].get(key) == spec.get(key), (name, key)
+
+
+def run(**params):
+    arguments = json.dumps(
+        {"ANSIBLE_MODULE_ARGS": {"_ansible_check_mode": True, "_ansible_remote_tmp": "~", **params}}
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], input=arguments, capture_output=True, text=True, timeout=60
+    )
+    if not done.stdout.strip():
+        pytest.fail(done.stderr)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    target = write_model(tmp_path / "t", DEEPSEEK, {"model.norm.weight": ("BF16", [HIDDEN], None)})
+    return {
+        "target": str(target),
+        "draft": str(write_model(tmp_path / "d", draft_config([2, 30, 58]), draft_tensors())),
+    }
+
+
+def test_problems_fail_with_all_that_is_known(pair):
+    rc, result = run(**pair, release="0.5.23", training_layers=[2, 30, 58])
+    assert rc == 1
+    assert result["error"]["code"] == "draft-check-failed"
+    assert "wrong-layers" in result["msg"]
+    assert result["recommended_ids"] == [3, 31, 59]
+    assert [problem["code"] for problem in result["problems"]] == ["wrong-layers"]
+
+
+def test_fail_false_only_returns_them(pair):
+    rc, result = run(**pair, release="0.5.23", training_layers=[2, 30, 58], fail=False)
+    assert rc == 0
+    assert result["changed"] is False
+    assert [problem["code"] for problem in result["problems"]] == ["wrong-layers"]
+
+
+def test_everything_returned_is_documented(pair):
+    _rc, result = run(**pair, release="0.5.12", training_layers=[2, 30, 58])
+    documented = set(yaml.safe_load(module.RETURN))
+    assert set(result) - {"changed", "invocation", "warnings", "deprecations"} <= documented
+    assert documented - {"error"} <= set(result)
+
+
+def test_a_wrong_path(pair):
+    rc, result = run(**{**pair, "draft": "/nowhere/at/all"}, release="0.5.23")
+    assert rc == 1
+    assert result["error"]["code"] == "draft-check-unreadable"
+
+
+def test_a_wrong_release(pair):
+    rc, result = run(**pair, release="latest")
+    assert rc == 1
+    assert result["error"]["code"] == "draft-check-release"
