@@ -51,6 +51,14 @@ options:
     description: Port that the server listens on.
     type: int
     default: 30000
+  rendezvous_port:
+    description: Port that the server's own processes meet on; 0 takes O(port) + 1000 or the nearest that suits.
+    type: int
+    default: 0
+  traffic_control:
+    description: Whether ports are closed to other hosts by M(sglang_traffic), so that the plan looks at that too.
+    type: bool
+    default: false
   speculative:
     description: C(algorithm), C(num_steps), C(eagle_topk), C(num_draft_tokens); empty for none.
     type: dict
@@ -166,6 +174,10 @@ url:
   description: Where this host reaches the server.
   type: str
   returned: with O(state=planned)
+ports:
+  description: V(serving) and V(rendezvous) port; the latter 0 when SGLang chooses it or no release is there yet.
+  type: dict
+  returned: with O(state=planned)
 environment:
   description: Variables that the accept-rate module needs to look at the deployment (its import path).
   type: dict
@@ -192,6 +204,8 @@ def main() -> None:
             "draft_model_path": {"type": "str"},
             "host": {"type": "str", "default": "127.0.0.1"},
             "port": {"type": "int", "default": 30000},
+            "rendezvous_port": {"type": "int", "default": 0},
+            "traffic_control": {"type": "bool", "default": False},
             "speculative": {"type": "dict", "default": {}},
             "max_running_requests": {"type": "int"},
             "arguments": {"type": "dict", "default": {}},

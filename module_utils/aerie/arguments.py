@@ -34,6 +34,7 @@ OWNED = {
     "host": "sglang_server_host",
     "port": "sglang_server_port",
     "max_running_requests": "sglang_server_max_running_requests",
+    "nccl_port": "sglang_server_rendezvous_port",
     "speculative_algorithm": "sglang_server_speculative.algorithm",
     "speculative_algo": "sglang_server_speculative.algorithm",
     "speculative_draft_model_path": "sglang_server_draft_model_path",

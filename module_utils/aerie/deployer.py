@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import deployment, preflight, processes, reality, state, systemd
+from . import deployment, nft, preflight, processes, reality, state, systemd
 from .desired import make_spec, secret_values
 from .errors import ErrorKind
 from .files import read_text, write_atomic
 from .health import url_host
 from .plan import Plan, make_plan, summary
+from .ports import Ports, check_clashes
 from .spec import Release, Spec, resolved
+from .traffic import Closed
 
 NOT_BUILT = ErrorKind(
     "deployment-missing", "A deployment was to be started or accepted, but its directory is not on the host."
@@ -98,11 +100,14 @@ class Deployer:
         for path, variable in self._models().values():
             files = [Path(path) / "config.json", *preflight.weight_files(Path(path))]
             preflight.check_readable(files, self.settings["user"], variable)
+        ports = self._check_ports(seen)
         plan = self._plan(seen)
+        self._plan_traffic(plan, ports)
         return {
             **self._result(plan),
             "summary": summary(plan, seen),
             "url": f"http://{url_host(host)}:{port}",
+            "ports": {"serving": port, "rendezvous": ports.rendezvous if ports else 0},
             "running": {
                 "unit": seen.unit.active,
                 "pid": seen.unit.main_pid,
@@ -111,6 +116,28 @@ class Deployer:
                 "health": seen.health,
             },
         }
+
+    def _check_ports(self, seen: reality.Reality) -> Ports | None:
+        """The ports of the spec, free and this instance's alone; None as long as there is no spec."""
+        if self.settings["traffic_control"]:
+            nft.require()
+        if self.spec is None:
+            return None
+        ports = Ports.of(self.spec.as_dict())
+        check_clashes(ports, state.ports_of_others(self.store))
+        if ports.rendezvous:
+            preflight.check_rendezvous(seen, ports.rendezvous)
+        return ports
+
+    def _plan_traffic(self, plan: Plan, ports: Ports | None) -> None:
+        """Whether a server that is otherwise as asked has lost its chain, or still has one that refuses clients."""
+        if ports is None or plan.restart or plan.gates or not self.settings["traffic_control"]:
+            return
+        closed = nft.read_table().closed(self.store.instance)
+        if closed != Closed.of([ports.rendezvous]):
+            plan.traffic = True
+            shown = ["a changed chain"] if closed is None else closed.lines(self.store.instance)
+            plan.reasons.append(f"nftables is not as accepted, it has: {'; '.join(shown) or 'no chain'}")
 
     def _plan(self, seen: reality.Reality) -> Plan:
         if self.spec is None:

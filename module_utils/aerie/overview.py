@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from . import health, processes, reality, state
+from . import health, processes, reality, sockets, state
 from .files import read_json, sha256_of
 from .plan import duration
 from .release_rules import server_info_path
@@ -31,6 +31,7 @@ def describe(store: InstanceStore) -> dict[str, Any]:
     seen = reality.look(store, host, port)
     accepted = next((one for one in record.history if one.get("digest") == digest), {})
     gates = accepted.get("gates") or {}
+    found = sockets.compare(store, seen.members)
     return {
         "instance": store.instance,
         "mode": spec.get("mode", ""),
@@ -49,8 +50,11 @@ def describe(store: InstanceStore) -> dict[str, Any]:
         "accept_length": gates.get("accept_length"),
         "accept_length_interval": gates.get("accept_length_interval"),
         "accept_length_since_start": _live(spec, store, seen, host, port),
-        "listening": sorted(str(one) for one in processes.listeners(pids=list(seen.members))),
-        "drift": find_drift(store, spec, seen, record, accepted),
+        "listening": sockets.labelled(found),
+        "drift": [
+            *find_drift(store, spec, seen, record, accepted),
+            *sockets.complaints(found, accepted=record.phase == state.ACCEPTED),
+        ],
         "history": [
             {key: one.get(key) for key in ("digest", "mode", "release", "at")} for one in record.history
         ],

@@ -20,11 +20,12 @@ class Plan:
     restart: bool = False
     gates: bool = False
     enable: bool = False
+    traffic: bool = False
     reasons: list[str] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
-        return self.build or self.restart or self.gates or self.enable
+        return self.build or self.restart or self.gates or self.enable or self.traffic
 
 
 def make_plan(
@@ -97,6 +98,7 @@ def summary(plan: Plan, seen: Reality) -> list[str]:
         "restart" if seen.unit.running else "start": plan.restart,
         "gates": plan.gates,
         "enable at boot": plan.enable,
+        "close ports": plan.traffic,
     }
     return [*plan.reasons, f"needed: {', '.join(name for name, needed in steps.items() if needed)}"]
 

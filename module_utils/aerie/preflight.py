@@ -127,6 +127,22 @@ def _unreadable(paths: Sequence[Path], user: str, uid: int, gid: int) -> list[st
     return found
 
 
+def check_rendezvous(seen: Reality, port: int) -> None:
+    """Raise port-taken when a process outside the instance's unit listens on its rendezvous port."""
+    if processes.listeners(port, pids=list(seen.members)):
+        return  # the usual case, and the cheap one: only the unit's own processes are looked at
+    found = processes.listeners(port)
+    if not found:
+        return
+    holders = [processes.read_process(pid) for one in found for pid in one.pids]
+    raise PORT_TAKEN.error(
+        f"port {port}, the rendezvous port, is held by another process",
+        evidence=[one.describe() for one in holders if one]
+        or [f"{one} (holder not visible)" for one in found],
+        next="stop that process, or give the instance another sglang_server_rendezvous_port",
+    )
+
+
 def check_port(seen: Reality, port: int) -> None:
     """Raise port-taken when a process outside the instance's unit listens on its port."""
     if not seen.strangers:

@@ -36,3 +36,8 @@ def server_info_path(release: str) -> str:
 def config_file_supported(release: str) -> bool:
     """``--config file.yaml`` is there from 0.5.3 on; Aerie passes API keys through it."""
     return version_key(release) >= (0, 5, 3, 0)
+
+
+def rendezvous_port_supported(release: str) -> bool:
+    """``--nccl-port`` is there from 0.4.10 on; before, SGLang picks the rendezvous port itself."""
+    return version_key(release) >= (0, 4, 10, 0)

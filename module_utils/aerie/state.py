@@ -16,6 +16,7 @@ from typing import Any
 
 from .errors import ErrorKind
 from .files import read_json, replace_link, write_atomic, write_json
+from .ports import Ports
 
 BAD_INSTANCE = ErrorKind("bad-instance-name", "An instance name becomes part of unit and path names.")
 
@@ -110,3 +111,11 @@ def instances(state_dir: str) -> list[str]:
     if not base.is_dir():
         return []
     return sorted(p.name for p in base.iterdir() if (p / "deployments").is_dir())
+
+
+def ports_of_others(store: InstanceStore) -> dict[str, Ports]:
+    """The ports of the current deployments of the host's other instances, by instance name."""
+    base = store.root.parent
+    others = (InstanceStore(str(base), name) for name in instances(str(base)) if name != store.instance)
+    records = {one.instance: one.spec(one.current()) for one in others}
+    return {name: Ports.of(record) for name, record in records.items() if record}
