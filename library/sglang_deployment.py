@@ -170,6 +170,14 @@ running:
   description: "The live server: V(pid), V(age_s), V(digest), V(health), V(unit)."
   type: dict
   returned: always
+elapsed_s:
+  description: Seconds that this step took on the host.
+  type: float
+  returned: always
+accepted:
+  description: The record of the acceptance of this very deployment, with its gates' figures; empty if there is none.
+  type: dict
+  returned: with O(state=planned)
 url:
   description: Where this host reaches the server.
   type: str

@@ -7,6 +7,7 @@ Every step works out the spec anew from the same settings, so it never acts on a
 from __future__ import annotations
 
 import grp
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,10 @@ class Deployer:
 
     def run(self) -> dict[str, Any]:
         """Carry out ``settings["state"]`` and return the module's result."""
+        began = time.monotonic()
+        return {**self._run(), "elapsed_s": round(time.monotonic() - began, 2)}
+
+    def _run(self) -> dict[str, Any]:
         step = self.settings["state"]
         if step in ("stopped", "failed"):
             getattr(self, step)()
@@ -106,6 +111,7 @@ class Deployer:
         return {
             **self._result(plan),
             "summary": summary(plan, seen),
+            "accepted": self._acceptance(),
             "url": f"http://{url_host(host)}:{port}",
             "ports": {"serving": port, "rendezvous": ports.rendezvous if ports else 0},
             "running": {
@@ -116,6 +122,10 @@ class Deployer:
                 "health": seen.health,
             },
         }
+
+    def _acceptance(self) -> dict[str, Any]:
+        """What the gates measured when this very deployment was accepted; empty when it never was."""
+        return next((one for one in self.record.history if one.get("digest") == self.digest), {})
 
     def _check_ports(self, seen: reality.Reality) -> Ports | None:
         """The ports of the spec, free and this instance's alone; None as long as there is no spec."""

@@ -234,7 +234,9 @@ class ActionModule(ActionBase):
             limit_s=limit_s + 60,
             reconnect_s=self.reconnect_s,
         )
+        began = time.monotonic()
         outcome = watch.run()
+        outcome["elapsed_s"] = round(time.monotonic() - began, 1)
         self._forget(job, task_vars)
         for key in ("ansible_job_id", "finished", "started", "results_file"):
             outcome.pop(key, None)

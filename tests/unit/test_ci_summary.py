@@ -1,0 +1,70 @@
+"""The pipeline's summary, over artifacts in the form that ansible-runner 2.4 leaves."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATH = Path(__file__).resolve().parents[2] / "ci" / "summary.py"
+SPEC = importlib.util.spec_from_file_location("ci_summary", PATH)
+assert SPEC is not None
+assert SPEC.loader is not None
+summary = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(summary)
+
+NOTE = {"outcome": "accepted", "release": "0.5.23", "gates": {"accept_length": 3.1}, "failure": {}}
+FAILED_NOTE = {**NOTE, "outcome": "failed", "failure": {"code": "accept-length-below-floor"}}
+
+
+def artifacts(path: Path, status: str, rc: int, *events: dict[str, Any]) -> Path:
+    (path / "job_events").mkdir(parents=True)
+    (path / "status").write_text(status)
+    (path / "rc").write_text(str(rc))
+    for number, event in enumerate(events, 1):
+        (path / "job_events" / f"{number}-abc.json").write_text(json.dumps(event))
+    (path / "job_events" / "99-torn.json").write_text('{"event": "runner_on_')
+    return path
+
+
+def stats(**hosts: dict[str, Any]) -> dict[str, Any]:
+    data = {host: {"aerie": note} for host, note in hosts.items()}
+    return {"event": "playbook_on_stats", "event_data": {"artifact_data": {**data, "_run": {}}}}
+
+
+def failure(host: str, kind: str = "runner_on_failed") -> dict[str, Any]:
+    result = {"msg": "port 8000 is held", "error": {"code": "port-taken"}}
+    return {"event": kind, "event_data": {"host": host, "task": "Preflight", "res": result}}
+
+
+def test_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = artifacts(tmp_path / "1", "successful", 0, stats(gpu1=NOTE))
+    assert summary.main([str(path)]) == 0
+    assert json.loads(capsys.readouterr().out) == {"status": "successful", "rc": 0, "hosts": {"gpu1": NOTE}}
+
+
+def test_a_gate_that_failed_is_the_roles_own_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = artifacts(tmp_path / "1", "failed", 2, failure("gpu1"), stats(gpu1=FAILED_NOTE))
+    assert summary.main([str(path)]) == 1
+    told = json.loads(capsys.readouterr().out)["hosts"]["gpu1"]
+    assert told["failure"]["code"] == "accept-length-below-floor"
+    assert told["gates"]["accept_length"] == 3.1
+
+
+def test_what_failed_before_the_role_is_told_from_the_events(tmp_path: Path) -> None:
+    path = artifacts(tmp_path / "1", "failed", 2, failure("gpu1"), failure("gpu2", "runner_on_unreachable"))
+    hosts = summary.summarise(path)["hosts"]
+    assert hosts["gpu1"]["failure"] == {
+        "step": "Preflight",
+        "code": "port-taken",
+        "message": "port 8000 is held",
+    }
+    assert (hosts["gpu1"]["outcome"], hosts["gpu2"]["outcome"]) == ("failed", "unreachable")
+
+
+def test_no_artifacts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert summary.main([str(tmp_path)]) == 2
+    assert "Next:" in capsys.readouterr().err
