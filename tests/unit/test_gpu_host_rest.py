@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -439,3 +440,27 @@ def test_pynvml_comes_from_the_tools(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (problem,) = report(asked, read_driver(asked, check_mode=False), HostFacts()).problems
     assert problem.code == "gpu-pynvml-missing"
     assert f"not in {tmp_path}/lib/python3.11/site-packages either" in problem.error.evidence
+
+
+def test_filters_for_the_unit() -> None:
+    """Through Ansible itself, as the server's template uses them."""
+    expression = (
+        "{{ {'NCCL_ALGO': 'Ring', 'A': 1} | host_environment({'A': true}, {'SITE': 'blue', 'ANY': none}) | to_json }}"
+        "{{ {'SITE': 'blue', 'ANY': none} | required_env_checks }}"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("ansible")), "localhost", "-i", "localhost,", "-c", "local",
+            "-m", "ansible.builtin.debug", "-a", json.dumps({"msg": expression}),
+        ],
+        env={**os.environ, "ANSIBLE_CONFIG": str(root / "ansible.cfg"), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout[done.stdout.index("{") :])["msg"]
+    assert json.loads(said[: said.index("}") + 1]) == {"NCCL_ALGO": "Ring", "A": "true", "SITE": "blue"}
+    assert said.count("ExecStartPre=/bin/sh -c ") == 2
