@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""A systemd host with the machine's GPUs, on a machine whose pid 1 is not systemd: `tests/gpu/host.py --help`.
+
+`up` unpacks the pieces that pack.py made, boots systemd in namespaces over a copy of this machine's root, and returns
+when ssh answers. `down` ends it by its pid. Needs root, Python 3.11 and overlayfs; nothing is installed on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import namespace
+import system
+from testhosts.processes import Identity
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+STATE = Path(os.environ.get("AERIE_GPU_STATE", "/opt/aerie-gpu"))
+HOSTNAME = "gpu"
+# Draft directories that are a config.json only share the weights of this one.
+WEIGHTS_OF = "draft-right"
+
+
+def timed(text: str, work: Callable[[], object]) -> None:
+    began = time.monotonic()
+    work()
+    print(f"host: {text}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def unpack(pieces: Path) -> None:
+    """Lay out what the carried pieces hold; a piece that is not here (yet) or laid out already is passed over."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    if (pieces / "wheels/wheels.tar.xz").exists() and not (STATE / "lock.txt").exists():
+        timed("wheelhouse", lambda: unpack_wheels(pieces / "wheels"))
+    if (pieces / "host/models.tar.xz").exists() and not (STATE / "models/prompts.json").exists():
+        timed("models and tools", lambda: unpack_models(pieces / "host"))
+
+
+def unpack_wheels(piece: Path) -> None:
+    (STATE / "wheelhouse").mkdir(exist_ok=True)
+    with tarfile.open(piece / "wheels.tar.xz", "r:xz") as archive:
+        archive.extractall(STATE / "wheelhouse", filter="data")
+    # Last: it says that the wheelhouse is whole.
+    shutil.copyfile(piece / "lock.txt", STATE / "lock.txt")
+
+
+def unpack_models(piece: Path) -> None:
+    (STATE / "wheelhouse").mkdir(exist_ok=True)
+    for wheel in (piece / "tools").glob("*.whl"):
+        shutil.copy(wheel, STATE / "wheelhouse")
+    models = STATE / "models"
+    models.mkdir(exist_ok=True)
+    with tarfile.open(piece / "models.tar.xz", "r:xz") as archive:
+        archive.extractall(models, filter="data")
+    for draft in models.glob("draft-*"):
+        if not (draft / "model.safetensors").exists():
+            os.link(models / WEIGHTS_OF / "model.safetensors", draft / "model.safetensors")
+    # Last: it says that the models are whole.
+    shutil.copyfile(HERE / "prompts.json", models / "prompts.json")
+
+
+def supervisor_record() -> dict[str, object]:
+    try:
+        return dict(json.loads((STATE / "supervisor.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def running() -> bool:
+    identity = Identity.parse(supervisor_record())
+    return identity is not None and identity.alive()
+
+
+def start(pieces: Path) -> None:
+    """Start the supervisor in a session of its own, so that it outlives the command that started it."""
+    with (STATE / "host.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "host.py"), "_supervise", "--pieces", str(pieces)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    (STATE / "supervisor.json").write_text(json.dumps(Identity.of(process.pid).as_json()))
+
+
+def ssh(*words: str, timeout: float = 20) -> subprocess.CompletedProcess[str]:
+    """A command in the host, over ssh."""
+    path = {**os.environ, "PATH": f"{STATE}/bin:{os.environ['PATH']}"}
+    command = ["ssh", "-F", str(STATE / "ssh_config"), "-o", "ConnectTimeout=5", HOSTNAME, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, env=path)
+
+
+def log_tail(lines: int = 40) -> str:
+    return "\n".join((STATE / "host.log").read_text(errors="replace").splitlines()[-lines:])
+
+
+def wait_for_ssh(seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not running():
+            sys.exit(f"host: it ended while booting. Its log:\n{log_tail()}")
+        if (STATE / "ssh_config").exists() and ssh("true").returncode == 0:
+            return
+        time.sleep(0.3)
+    sys.exit(f"host: ssh did not answer in {seconds:.0f} s. Its log:\n{log_tail()}")
+
+
+def up(pieces: Path, seconds: float) -> None:
+    if running():
+        print("host: it runs already")
+        return
+    unpack(pieces)
+    timed("ssh client", lambda: system.ssh_client(STATE, pieces / "host/debs"))
+    timed("controller", lambda: system.controller(STATE, pieces / "host/controller"))
+    (STATE / "ssh_config").unlink(missing_ok=True)
+    start(pieces)
+    timed("boot until ssh answers", lambda: wait_for_ssh(seconds))
+    state = ssh("systemctl", "is-system-running", "--wait", timeout=60).stdout.strip()
+    failed = ssh("systemctl", "--failed", "--no-legend").stdout.strip()
+    print(f"host: systemd says {state}; failed units: {failed or 'none'}", flush=True)
+
+
+def down() -> None:
+    namespace.end(supervisor_record())
+    (STATE / "supervisor.json").unlink(missing_ok=True)
+
+
+def supervise(pieces: Path) -> int:
+    def prepare(root: Path) -> None:
+        host = pieces / "host"
+        timed("root made", lambda: system.prepare(root, host / "debs", host / "ensurepip.zip", STATE))
+
+    try:
+        return namespace.supervise(STATE, HOSTNAME, prepare)
+    except (OSError, system.PrepareError) as error:
+        print(f"host: {type(error).__name__}: {error}", flush=True)
+        return 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=("unpack", "up", "down", "log", "_supervise"))
+    parser.add_argument("--pieces", type=Path, default=ROOT / ".cache/gpu")
+    parser.add_argument("--seconds", type=float, default=60, help="how long ssh may take to answer")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        parser.error("namespaces and mounts need root")
+    if options.command == "_supervise":
+        return supervise(options.pieces)
+    try:
+        perform(options.command, options.pieces, options.seconds)
+    except system.PrepareError as error:
+        sys.exit(f"host: {error}")
+    return 0
+
+
+def perform(command: str, pieces: Path, seconds: float) -> None:
+    if command == "unpack":
+        unpack(pieces)
+    elif command == "up":
+        up(pieces, seconds)
+    elif command == "down":
+        down()
+    else:
+        print(log_tail(200))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
