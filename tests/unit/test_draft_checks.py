@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.aerie.draft_check import check
@@ -282,3 +285,18 @@ def test_an_unreadable_config(tmp_path):
 
 def test_every_check_is_documented():
     assert all(one.__doc__ for one in CHECKS)
+
+
+def test_every_code_is_in_the_documents():
+    """docs/draft-rules.md lists each code with its kind, and no other."""
+    root = Path(__file__).resolve().parents[2]
+    raised = {}
+    for file in sorted((root / "module_utils/aerie").glob("draft_*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            kind = getattr(getattr(node, "func", None), "id", "")
+            if kind in ("problem", "warning"):
+                first = node.args[0]
+                for code in [first] if isinstance(first, ast.Constant) else [first.body, first.orelse]:
+                    raised[code.value] = kind
+    text = (root / "docs/draft-rules.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| `([a-z0-9-]+)` \| (problem|warning) \|", text, re.M)) == raised
