@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import ErrorKind
-from .traffic import FAMILY, TABLE, Table, parse_table
+from .traffic import FAMILY, NO_TABLE, TABLE, Table, parse_table
 
 NFT_MISSING = ErrorKind(
     "nft-missing",
@@ -20,7 +20,8 @@ NFT_FAILED = ErrorKind("nft-failed", "nft refused a step; its own words are in t
 
 # The unit names the same path: systemd takes no PATH.
 NFT = Path("/usr/sbin/nft")
-LOCK = Path("/run/lock/aerie-nft.lock")
+# The unit takes it too when it loads its chain.
+LOCK = Path("/run/aerie-nft.lock")
 
 
 def require() -> None:
@@ -52,7 +53,7 @@ def read_table() -> Table:
     if done.returncode == 0:
         return parse_table(done.stdout)
     if "No such file or directory" in done.stderr:
-        return Table({})
+        return NO_TABLE
     raise NFT_FAILED.error(
         f"nft cannot list the table {FAMILY} {TABLE}",
         evidence=done.stderr.splitlines()[:10],

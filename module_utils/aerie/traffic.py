@@ -58,13 +58,20 @@ class Closed:
 
 @dataclass(frozen=True)
 class Table:
-    """What the host's table holds: ``chains`` by name, None for a chain that is not as Aerie writes it."""
+    """What the host's table holds: ``chains`` by name, None for a chain that is not as Aerie writes it.
+
+    A unit's end leaves the table behind, empty after the last one's; ``exists`` tells that from none.
+    """
 
     chains: Mapping[str, Closed | None]
+    exists: bool = True
 
     def closed(self, instance: str) -> Closed | None:
         """What is closed for an instance: nothing when it has no chain, None when somebody changed its chain."""
         return self.chains.get(chain_name(instance), Closed())
+
+
+NO_TABLE = Table({}, exists=False)
 
 
 def chain_name(instance: str) -> str:
@@ -116,7 +123,7 @@ def parse_table(text: str) -> Table:
     Raises nft-unreadable when it is not nft's JSON.
     """
     if not text.strip():
-        return Table({})
+        return NO_TABLE
     try:
         items = json.loads(text)["nftables"]
         chains = {item["chain"]["name"]: item["chain"] for item in items if "chain" in item}

@@ -83,7 +83,8 @@ class TrafficControl:
         table = nft.read_table()
         name = chain_name(self.store.instance)
         before = table.closed(self.store.instance)
-        if before == wanted and (wanted or name not in table.chains):
+        left = name in table.chains or (table.exists and not table.chains)
+        if before == wanted and (wanted or not left):
             return before
         self.actions.append(
             f"close {_ports(wanted)} to other hosts" if wanted else f"remove the chain {name}"

@@ -13,6 +13,7 @@ import pytest
 from ansible.module_utils.aerie import nft, traffic_control
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.traffic import (
+    NO_TABLE,
     Closed,
     Table,
     load_script,
@@ -38,7 +39,7 @@ def test_what_nft_lists_is_read_back(text: str) -> None:
 
 
 def test_no_table_is_an_empty_one() -> None:
-    assert parse_table("") == Table({})
+    assert parse_table("") == NO_TABLE
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"nftables": [{"chain": {}}]}'])
@@ -110,12 +111,14 @@ class Host:
 
     def __init__(self, tmp_path: Path, chains: dict[str, Closed | None]) -> None:
         self.chains = chains
+        self.exists = bool(chains)
         self.loaded: list[str] = []
         self.state_dir = tmp_path
         (tmp_path / "default").mkdir(exist_ok=True)
 
     def load(self, script: str) -> None:
         self.loaded.append(script)
+        self.exists = script != remove_table_script()
         for closed in (BOTH, Closed.of([31000]), Closed.of([31000, 31005], [30000, 30005])):
             for anew in (False, True):
                 if script == load_script("default", closed, anew=anew):
@@ -139,7 +142,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     one = Host(tmp_path, {})
     monkeypatch.setattr(nft, "require", lambda: None)
     monkeypatch.setattr(nft, "locked", nullcontext)
-    monkeypatch.setattr(nft, "read_table", lambda: Table(dict(one.chains)))
+    monkeypatch.setattr(nft, "read_table", lambda: Table(dict(one.chains), exists=one.exists))
     monkeypatch.setattr(nft, "load", one.load)
     monkeypatch.setattr(nft, "NFT", Path("/bin/sh"))
     return one
@@ -179,6 +182,13 @@ def test_the_last_chain_takes_the_table_with_it_and_another_keeps_it(host: Host)
     host.run("absent")
     assert host.loaded[-1] == remove_script("default")
     assert host.chains == {"sglang-other": Closed.of([31001])}
+
+
+def test_an_empty_table_that_a_units_end_left_is_removed(host: Host) -> None:
+    host.exists = True
+    assert host.run("absent")["changed"]
+    assert host.loaded == [remove_table_script()]
+    assert not host.run("absent")["changed"]
 
 
 def test_a_changed_chain_is_made_anew(host: Host) -> None:
