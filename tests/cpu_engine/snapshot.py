@@ -25,11 +25,10 @@ BUILDER = "engine-maker"
 NAME = "engine"
 # Everything that decides what is on the snapshot.
 INGREDIENTS = (
-    "roles/sglang_install/**/*",
+    "roles/sglang_install/[dftv]*/**/*",  # defaults, files, tasks, vars
     "library/sglang_release.py",
     "module_utils/aerie/release_*.py",
     "module_utils/aerie/lockfile.py",
-    "inventories/local/**/*",
     "tests/cpu_engine/prepare.yml",
     "tests/cpu_engine/pair.py",
     "tests/cpu_engine/predict.py",
