@@ -75,7 +75,9 @@ def _events(name: str, methods: dict[str, ast.FunctionDef], seen: set[str]) -> I
         function = call.func
         called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if called in _SETS:
-            yield _SET
+            # Without arguments it is the default again (a dummy run before the graphs, up to 0.5.10.post1).
+            if call.args or call.keywords:
+                yield _SET
         elif called in _GRAPHS:
             yield _GRAPH
         elif isinstance(function, ast.Attribute) and ast.unparse(function.value) == "self":

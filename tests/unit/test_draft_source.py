@@ -167,6 +167,13 @@ def test_capture_support(tmp_path):
         (SPLIT, "", True),
         (LATE, "", False),
         (LATE, BUGGY_GRAPHS, False),
+        (
+            LATE.replace(
+                "self.init_device", "self.model.set_eagle3_layers_to_capture()\n        self.init_device"
+            ),
+            "",
+            False,
+        ),
         (EARLY, BUGGY_GRAPHS, False),
         (LATE, BUGGY_GRAPHS.replace("capture()", "capture(self.model_runner.ids)"), True),
     ],
