@@ -73,7 +73,7 @@ def read_gpus(driver: Driver, pci_root: Path = Path("/sys/bus/pci/devices")) -> 
 
 
 def read_pairs(driver: Driver, gpus: list[GpuFacts]) -> list[Pair]:
-    """The path between any two GPUs that are not lost. Measured on two H200: 4 to 18 ms for the one pair (November 2026)."""
+    """The path between any two GPUs that are not lost. Two H200: 4 to 18 ms for the pair (November 2026)."""
     nvml = driver.nvml
     ask = _Asker(nvml)
     there = [gpu for gpu in gpus if not gpu.lost]
