@@ -130,6 +130,36 @@ def up(pieces: Path, seconds: float) -> None:
     print(f"host: systemd says {state}; failed units: {failed or 'none'}", flush=True)
 
 
+def probes() -> tuple[tuple[str, str, str], ...]:
+    """What a GPU host must show before a playbook is worth its time: title, command in the host, sign in its output."""
+    torch = "import torch; print('sum', torch.ones(4, device='cuda').sum().item())"
+    library = (
+        "import ctypes; [ctypes.CDLL(x) for x in ('libcuda.so.1', 'libnvidia-ml.so.1')]; print('both found')"
+    )
+    closed = "systemd-run --quiet --wait --pipe -p User=nobody -p DevicePolicy=closed"
+    return (
+        ("driver libraries", f'python3 -c "{library}"', "both found"),
+        ("a closed unit has no GPU", f"{closed} head -c 0 /dev/nvidiactl", "not permitted"),
+        (
+            "an allowed one has, unprivileged",
+            f"{closed} -p 'DeviceAllow=char-nvidia* rw' {sys.executable} -c \"{torch}\"",
+            "sum 4.0",
+        ),
+    )
+
+
+def probe() -> bool:
+    good = True
+    for title, command, sign in probes():
+        began = time.monotonic()
+        done = ssh(command, timeout=120)
+        output = (done.stdout + done.stderr).strip()
+        good = good and sign in output
+        verdict = "yes" if sign in output else f"NO: {output[-600:]}"
+        print(f"host: {title}: {verdict} ({time.monotonic() - began:.1f} s)", flush=True)
+    return good
+
+
 def down() -> None:
     namespace.end(supervisor_record())
     (STATE / "supervisor.json").unlink(missing_ok=True)
@@ -149,7 +179,7 @@ def supervise(pieces: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=("unpack", "up", "down", "log", "_supervise"))
+    parser.add_argument("command", choices=("unpack", "up", "probe", "down", "log", "_supervise"))
     parser.add_argument("--pieces", type=Path, default=ROOT / ".cache/gpu")
     parser.add_argument("--seconds", type=float, default=60, help="how long ssh may take to answer")
     options = parser.parse_args()
@@ -169,6 +199,9 @@ def perform(command: str, pieces: Path, seconds: float) -> None:
         unpack(pieces)
     elif command == "up":
         up(pieces, seconds)
+    elif command == "probe":
+        if not probe():
+            sys.exit(1)
     elif command == "down":
         down()
     else:

@@ -83,7 +83,10 @@ def supervise(state: Path, hostname: str, prepare: Callable[[Path], None]) -> in
     options = f"lowerdir=/,upperdir={layer}/upper,workdir={layer}/work"
     syscalls.mount("overlay", str(root), "overlay", options=options)
     for point in outside:
-        _bind(point, f"{root}{point}")
+        try:
+            _bind(point, f"{root}{point}")
+        except OSError as error:
+            print(f"host: {point} is not shown in the host: {error}", flush=True)
     prepare(root)
     for name in ("wheelhouse", "models"):
         if (state / name).is_dir():

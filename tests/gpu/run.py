@@ -9,39 +9,21 @@ properties, its journal and systemd's security report.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import platform
 import re
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from record import RUN, STATE, environment, load_record, markdown, observe, write
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STATE = Path(os.environ.get("AERIE_GPU_STATE", "/opt/aerie-gpu"))
-RUN = STATE / "run"
 INVENTORY = "tests/gpu/inventory"
-UNIT = "sglang-default.service"
-PROPERTIES = (
-    *(
-        "ActiveState",
-        "SubState",
-        "Result",
-        "UnitFileState",
-        "MainPID",
-        "NRestarts",
-        "MemoryCurrent",
-        "TasksCurrent",
-    ),
-    *("ExecMainStartTimestamp", "ActiveEnterTimestamp", "DevicePolicy", "NoNewPrivileges", "ProtectSystem"),
-)
 # A wrongly wired draft: right weights, fc blocks in reverse order. It was accepted at 1.66 on an H200.
 WRONG = "sglang_server_draft_model_path=/srv/models/draft-rev"
 
@@ -64,19 +46,6 @@ class Step:
     what: str
     command: list[str]
     judge: Callable[[Done], str | None]
-
-
-def environment() -> dict[str, str]:
-    path = f"{STATE}/bin:{STATE}/controller/bin:{os.environ['PATH']}"
-    return {
-        **os.environ,
-        "PATH": path,
-        "HOME": os.environ.get("HOME", "/root"),
-        "LC_ALL": "C.UTF-8",
-        "PYTHONUNBUFFERED": "1",
-        "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_LOG_PATH": str(RUN / "ansible.log"),
-    }
 
 
 def run(command: list[str], log: Path, seconds: float) -> Done:
@@ -104,24 +73,6 @@ def run(command: list[str], log: Path, seconds: float) -> Done:
                 process.kill()
                 process.wait()
     return Done(status, log.read_text(errors="replace"), round(time.monotonic() - began, 1))
-
-
-def ssh(command: str, seconds: float = 30) -> str:
-    """Output of a shell command in the host, whatever its exit status."""
-    words = ["ssh", "-F", str(STATE / "ssh_config"), "-o", "ConnectTimeout=5", "gpu", command]
-    try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-            env=environment(),
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired:
-        return "(no answer in time)"
-    return (done.stdout + done.stderr).strip()
 
 
 def recap(output: str) -> dict[str, int] | None:
@@ -161,8 +112,8 @@ def refused(done: Done) -> str | None:
     """A wrongly wired draft must be stopped, by the draft's check or by the floor."""
     if done.status == 0:
         return "it was accepted"
-    known = ("accept-length-below-floor", "does not clear the floor", "draft")
-    return None if any(word in done.output for word in known) else "it failed for another reason"
+    stopped = re.search(r"\[(accept-length-below-floor|draft-check-failed)\]", done.output)
+    return None if stopped else "it failed for another reason"
 
 
 def playbook(name: str, *options: str) -> list[str]:
@@ -228,97 +179,7 @@ STEPS = (
 )
 
 
-def observe(name: str) -> dict[str, Any]:
-    """What the host shows after a step. Whole texts go into files, figures into the record."""
-    texts = {
-        "unit.txt": f"systemctl cat {UNIT}",
-        "show.txt": f"systemctl show {UNIT}",
-        "security.txt": f"systemd-analyze security --no-pager {UNIT}",
-        "journal.txt": f"journalctl --no-pager -o short-precise -u {UNIT} | tail -n 600",
-        "state.json": "cat /var/lib/sglang/default/state.json",
-        "nvidia-smi.txt": "PATH=$PATH:/usr/local/nvidia/bin nvidia-smi",
-        "processes.txt": "ps -eo pid,ppid,user,rss,etimes,args | grep -i '[s]glang' | cut -c1-200",
-        "versions.txt": "readlink -f /opt/sglang/releases/*; du -sm /opt/sglang /var/lib/sglang /var/cache/sglang",
-    }
-    found = {}
-    for file, command in texts.items():
-        found[file] = ssh(command)
-        (RUN / f"{name}.{file}").write_text(found[file] + "\n")
-    shown = dict(line.partition("=")[::2] for line in found["show.txt"].splitlines() if "=" in line)
-    exposure = re.search(r"exposure level for \S+: ([0-9.]+)", found["security.txt"])
-    try:
-        state = json.loads(found["state.json"])
-    except ValueError:
-        state = None
-    return {
-        "unit": {key: shown.get(key, "") for key in PROPERTIES},
-        "exposure": float(exposure[1]) if exposure else None,
-        "state": state,
-    }
-
-
-def machine() -> dict[str, Any]:
-    query = "name,driver_version,memory.total,memory.used,memory.reserved"
-    return {
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "gpu": local(f"nvidia-smi --query-gpu={query} --format=csv,noheader"),
-        "torch": local(f"{sys.executable} -c 'import torch; print(torch.__version__)'"),
-        "host": ssh(
-            ". /etc/os-release; echo $PRETTY_NAME; systemctl --version | head -1; systemctl is-system-running"
-        ),
-        "libraries": ssh(
-            'python3 -c \'import ctypes; [ctypes.CDLL(x) for x in ("libcuda.so.1", "libnvidia-ml.so.1")]; print("ok")\''
-        ),
-        "ansible": local("ansible --version | head -1"),
-    }
-
-
-def local(command: str) -> str:
-    done = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, check=False, env=environment(), timeout=60
-    )
-    return (done.stdout or done.stderr).strip()[-400:]
-
-
-def load_record(commit: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads((RUN / "record.json").read_text()))
-    except (OSError, ValueError):
-        today = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        return {"date": today, "commit": commit, "machine": machine(), "steps": []}
-
-
-def markdown(record: dict[str, Any]) -> str:
-    lines = [
-        f"# SGLang 0.5.17 with EAGLE-3 on one GPU, {record['date'][:10]}",
-        "",
-        f"Commit {record['commit'] or 'not given'}; GPU {record['machine']['gpu']}; "
-        f"kernel {record['machine']['kernel']}.",
-        "",
-        "| step | as it should | seconds | recap |",
-        "|---|---|---|---|",
-    ]
-    for step in record["steps"]:
-        numbers = step.get("recap") or {}
-        text = " ".join(f"{key}={numbers[key]}" for key in ("ok", "changed", "failed") if key in numbers)
-        verdict = "yes" if step["ok"] else f"NO: {step['why']}"
-        lines.append(f"| {step['name']}: {step['what']} | {verdict} | {step['seconds']} | {text} |")
-    not_run = [step.name for step in STEPS if step.name not in {done["name"] for done in record["steps"]}]
-    if not_run:
-        lines += ["", f"Not run: {', '.join(not_run)}."]
-    return "\n".join(lines) + "\n"
-
-
-def write(record: dict[str, Any], out: Path) -> None:
-    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
-    (RUN / "record.json").write_text(text)
-    (out / "record.json").write_text(text)
-    (out / "record.md").write_text(markdown(record))
-    with tarfile.open(out / "logs.tar.gz", "w:gz", compresslevel=4) as archive:
-        archive.add(RUN, "logs")
-        if (STATE / "host.log").exists():
-            archive.add(STATE / "host.log", "logs/host.log")
+NAMES = [step.name for step in STEPS]
 
 
 def perform(step: Step, seconds: float, settings: list[str]) -> dict[str, Any]:
@@ -354,9 +215,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=540, help="end within this time; what does not fit is left out"
     )
-    parser.add_argument(
-        "--steps", default="", help="only these, by comma: " + ", ".join(step.name for step in STEPS)
-    )
+    parser.add_argument("--steps", default="", help="only these, by comma: " + ", ".join(NAMES))
     parser.add_argument("--again", action="store_true", help="do steps again that were done")
     parser.add_argument("--go-on", action="store_true", help="do not end at the first step that went wrong")
     parser.add_argument(
@@ -368,8 +227,8 @@ def main() -> int:
     out = Path(os.environ.get("OUT") or STATE / "out")
     out.mkdir(parents=True, exist_ok=True)
     RUN.mkdir(parents=True, exist_ok=True)
-    wanted = [name for name in options.steps.split(",") if name] or [step.name for step in STEPS]
-    if unknown := sorted(set(wanted) - {step.name for step in STEPS}):
+    wanted = [name for name in options.steps.split(",") if name] or NAMES
+    if unknown := sorted(set(wanted) - set(NAMES)):
         parser.error(f"no such step: {', '.join(unknown)}")
     record = load_record(options.commit)
     for step in (step for step in STEPS if step.name in wanted):
@@ -381,11 +240,11 @@ def main() -> int:
             break
         entry = perform(step, left - 10, options.set)
         record["steps"] = [done for done in record["steps"] if done["name"] != step.name] + [entry]
-        write(record, out)
+        write(record, NAMES, out)
         if not entry["ok"] and not options.go_on:
             break
-    write(record, out)
-    print(markdown(record))
+    write(record, NAMES, out)
+    print(markdown(record, NAMES))
     return 0 if all(step["ok"] for step in record["steps"]) else 1
 
 

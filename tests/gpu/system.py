@@ -170,7 +170,7 @@ def ssh_client(state: Path, debs: Path) -> Path:
     """The directory to put first on PATH so that `ssh` is there; the image may have none."""
     place = state / "bin"
     place.mkdir(exist_ok=True)
-    if shutil.which("ssh"):
+    if shutil.which("ssh") and shutil.which("sftp"):
         return place
     client = state / "client"
     (client / "usr/lib").mkdir(parents=True, exist_ok=True)
