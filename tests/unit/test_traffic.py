@@ -69,6 +69,7 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
     "a range of ports": lambda items: rules_of(items)[2]["expr"][0]["match"].update(right={"range": [1, 9]}),
     "udp": lambda items: rules_of(items)[2]["expr"][0]["match"]["left"]["payload"].update(protocol="udp"),
     "all but new ones": lambda items: rules_of(items)[2]["expr"][1]["match"].update(op="!="),
+    "less than all flags": lambda items: rules_of(items)[2]["expr"][1]["match"]["left"]["&"][1].remove("rst"),
     "other flags": lambda items: rules_of(items)[2]["expr"][1]["match"].update(right="ack"),
 }
 
