@@ -130,19 +130,24 @@ def up(pieces: Path, seconds: float) -> None:
     print(f"host: systemd says {state}; failed units: {failed or 'none'}", flush=True)
 
 
-def probes() -> tuple[tuple[str, str, str], ...]:
-    """What a GPU host must show before a playbook is worth its time: title, command in the host, sign in its output."""
+def probes() -> tuple[tuple[str, str, bool, str], ...]:
+    """What a GPU host must show before a playbook is worth its time.
+
+    Title, command in the host, whether that must succeed, and a sign: on standard output when it must, else on
+    standard error.
+    """
     torch = "import torch; print('sum', torch.ones(4, device='cuda').sum().item())"
     library = (
         "import ctypes; [ctypes.CDLL(x) for x in ('libcuda.so.1', 'libnvidia-ml.so.1')]; print('both found')"
     )
     closed = "systemd-run --quiet --wait --pipe -p User=nobody -p DevicePolicy=closed"
     return (
-        ("driver libraries", f'python3 -c "{library}"', "both found"),
-        ("a closed unit has no GPU", f"{closed} head -c 0 /dev/nvidiactl", "not permitted"),
+        ("driver libraries", f'python3 -c "{library}"', True, "both found"),
+        ("a closed unit has no GPU", f"{closed} head -c 0 /dev/nvidiactl", False, "not permitted"),
         (
             "an allowed one has, unprivileged",
             f"{closed} -p 'DeviceAllow=char-nvidia* rw' {sys.executable} -c \"{torch}\"",
+            True,
             "sum 4.0",
         ),
     )
@@ -150,12 +155,12 @@ def probes() -> tuple[tuple[str, str, str], ...]:
 
 def probe() -> bool:
     good = True
-    for title, command, sign in probes():
+    for title, command, succeeds, sign in probes():
         began = time.monotonic()
         done = ssh(command, timeout=120)
-        output = (done.stdout + done.stderr).strip()
-        good = good and sign in output
-        verdict = "yes" if sign in output else f"NO: {output[-600:]}"
+        fine = (done.returncode == 0) == succeeds and sign in (done.stdout if succeeds else done.stderr)
+        good = good and fine
+        verdict = "yes" if fine else f"NO: {(done.stdout + done.stderr).strip()[-600:]}"
         print(f"host: {title}: {verdict} ({time.monotonic() - began:.1f} s)", flush=True)
     return good
 

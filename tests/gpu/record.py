@@ -15,6 +15,7 @@ from typing import Any
 
 STATE = Path(os.environ.get("AERIE_GPU_STATE", "/opt/aerie-gpu"))
 RUN = STATE / "run"
+ROOT = Path(__file__).resolve().parents[2]
 UNIT = "sglang-default.service"
 PROPERTIES = (
     *(
@@ -39,6 +40,8 @@ def environment() -> dict[str, str]:
         "HOME": os.environ.get("HOME", "/root"),
         "LC_ALL": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
+        # Named, since Ansible passes over an ansible.cfg in a directory that everyone may write to.
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_LOG_PATH": str(RUN / "ansible.log"),
     }

@@ -24,8 +24,8 @@ from record import RUN, STATE, environment, load_record, markdown, observe, writ
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 INVENTORY = "tests/gpu/inventory"
-# A wrongly wired draft: right weights, fc blocks in reverse order. It was accepted at 1.66 on an H200.
-WRONG = "sglang_server_draft_model_path=/srv/models/draft-rev"
+# A wrongly wired draft: the right weights, but fed from layers 0, 1 and 2. It was accepted at 2.15 on an H200.
+WRONG = "sglang_server_draft_model_path=/srv/models/draft-shallow"
 
 
 @dataclass
@@ -172,7 +172,7 @@ STEPS = (
     Step(
         "wrong-draft",
         120,
-        "production.yml with fc blocks in reverse order: must be refused",
+        "production.yml with the draft fed from the wrong layers: must be refused",
         playbook("production.yml", "-e", WRONG),
         refused,
     ),

@@ -113,7 +113,7 @@ RECAP = "PLAY RECAP ***\ngpu                        : ok=18   changed={}    unre
         (run.held, 0, "holders: []", False),
         (run.refused, 2, "1.6 [1.5, 1.7] does not clear the floor 2.8 [accept-length-below-floor]", True),
         (run.refused, 0, RECAP.format(3), False),
-        (run.refused, 2, "$ … -e draft=/srv/models/draft-rev\nno space left on device", False),
+        (run.refused, 2, "$ … -e draft=/srv/models/draft-shallow\nno space left on device", False),
     ],
 )
 def test_judges(judge, status: int, output: str, good: bool) -> None:
