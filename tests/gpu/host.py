@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 from collections.abc import Callable
@@ -136,17 +137,31 @@ def probes() -> tuple[tuple[str, str, bool, str], ...]:
     Title, command in the host, whether that must succeed, and a sign: on standard output when it must, else on
     standard error.
     """
-    torch = "import torch; print('sum', torch.ones(4, device='cuda').sum().item())"
+    base = sysconfig.get_path("purelib")
+    torch = (
+        f"import site; site.addsitedir('{base}'); import torch; "
+        "print('sum', torch.ones(4, device='cuda').sum().item())"
+    )
+    header = "import os, sysconfig; print(os.path.exists(sysconfig.get_path('include') + '/Python.h'))"
     library = (
         "import ctypes; [ctypes.CDLL(x) for x in ('libcuda.so.1', 'libnvidia-ml.so.1')]; print('both found')"
     )
     closed = "systemd-run --quiet --wait --pipe -p User=nobody -p DevicePolicy=closed"
     return (
         ("driver libraries", f'python3 -c "{library}"', True, "both found"),
+        # Triton compiles against it; without it, try --set sglang_install_python=/opt/torch/.venv/bin/python3.
+        ("Python.h of /usr/bin/python3", f'python3 -c "{header}"', True, "True"),
+        # Without it: --set sglang_server_traffic_control=false.
+        (
+            "nftables in the kernel",
+            "nft add table inet probe && nft delete table inet probe && echo done",
+            True,
+            "done",
+        ),
         ("a closed unit has no GPU", f"{closed} head -c 0 /dev/nvidiactl", False, "not permitted"),
         (
             "an allowed one has, unprivileged",
-            f"{closed} -p 'DeviceAllow=char-nvidia* rw' {sys.executable} -c \"{torch}\"",
+            f"{closed} -p 'DeviceAllow=char-nvidia* rw' /usr/bin/python3 -c \"{torch}\"",
             True,
             "sum 4.0",
         ),

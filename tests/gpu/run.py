@@ -9,6 +9,7 @@ properties, its journal and systemd's security report.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -182,11 +183,20 @@ STEPS = (
 NAMES = [step.name for step in STEPS]
 
 
+def as_json(setting: str) -> str:
+    """``NAME=VALUE`` as Ansible takes it without turning false and numbers into texts."""
+    name, _, value = setting.partition("=")
+    try:
+        return json.dumps({name: json.loads(value)})
+    except ValueError:
+        return json.dumps({name: value})
+
+
 def perform(step: Step, seconds: float, settings: list[str]) -> dict[str, Any]:
     print(f"run: {step.name}: {step.what}", flush=True)
     command = [*step.command]
     if command[0] == "ansible-playbook":
-        command += [word for setting in settings for word in ("-e", setting)]
+        command += [word for setting in settings for word in ("-e", as_json(setting))]
     done = run(command, RUN / f"{step.name}.log", seconds)
     why = step.judge(done)
     entry: dict[str, Any] = {

@@ -120,6 +120,14 @@ def test_judges(judge, status: int, output: str, good: bool) -> None:
     assert (judge(run.Done(status, output, 1.0)) is None) is good
 
 
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [("a=false", False), ("a=2.8", 2.8), ("a=/usr/bin/python3", "/usr/bin/python3"), ("a=x=y", "x=y")],
+)
+def test_settings_keep_their_types(given: str, value: object) -> None:
+    assert json.loads(run.as_json(given)) == {"a": value}
+
+
 def test_prompts_are_enough_and_differ() -> None:
     prompts = json.loads((HERE / "prompts.json").read_text())
     text = (HERE / "inventory/group_vars/sglang.yml").read_text()
