@@ -12,6 +12,8 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 PREFIXES = ("sglang_", "gpu_host_")
+# What roles register for each other. They are variables of the host too, from the second play of a run on.
+RESULTS = ("sglang_install_result", "gpu_host_result", "gpu_host_free")
 
 
 class ActionModule(ActionBase):
@@ -37,7 +39,7 @@ class ActionModule(ActionBase):
             names = set(values) | set(
                 values.get("hostvars", {}).get(values.get("inventory_hostname", ""), {})
             )
-            variables.check_names(names, options, PREFIXES)
+            variables.check_names(names - set(RESULTS), options, PREFIXES)
             ours = {name: self._templar.template(values[name]) for name in options if name in values}
             variables.check_types(ours, options)
             full = {name: option.get("default") for name, option in options.items()} | ours

@@ -43,6 +43,7 @@ class FakePip:
         self.content = dict(CONTENT)
         self.fetched: list[str] = []
         self.fail_after = 99
+        self.tools: list[Path] = []
 
     def __call__(self, group, directory, say) -> None:
         for _, wheel in group:
@@ -59,6 +60,7 @@ def pip(monkeypatch) -> FakePip:
     monkeypatch.setattr(wheelhouse, "load_table", lambda: TABLE)
     monkeypatch.setattr(wheelhouse, "has_cpu_torch", lambda package: True)
     monkeypatch.setattr(wheelhouse, "BATCH_COUNT", 2)
+    monkeypatch.setattr(wheelhouse, "download_lock", lambda lock, directory: fake.tools.append(lock) or False)
     return fake
 
 
@@ -75,6 +77,7 @@ def test_fills_and_writes_the_lock(pip, tmp_path, capsys):
     assert wheels(tmp_path) == DEFAULT
     assert (tmp_path / "lock.txt").read_text() == locks.render_lock(TABLE, "0.5.23", locks.CPU)
     assert list(tmp_path.glob("aerie_cpu_kernels-*.whl"))
+    assert [lock.name for lock in pip.tools] == ["tools-lock.txt"]
     out = capsys.readouterr().out
     assert out.index("6 of 6 wheels are missing") < out.index("[2/6]") < out.index("wheelhouse complete")
 
