@@ -43,6 +43,16 @@ options:
   draft_model_path:
     description: Directory of the draft model on the host.
     type: str
+  draft_layer_ids:
+    description:
+      - Layer ids that the draft is to be served with, as M(sglang_draft_check) recommends them, for example
+        V([3, 31, 59]).
+      - Where the draft's C(config.json) says otherwise, the deployment gets a directory with links to the draft's
+        files and a C(config.json) of its own with these ids. The draft itself is never written to.
+      - Empty, or with another algorithm than EAGLE3, the draft is served as it is.
+    type: list
+    elements: int
+    default: []
   host:
     description: Address that the server listens on.
     type: str
@@ -186,6 +196,12 @@ ports:
   description: V(serving) and V(rendezvous) port; the latter 0 when SGLang chooses it or no release is there yet.
   type: dict
   returned: with O(state=planned)
+served:
+  description:
+    - Where the deployment's own package (V(site_packages)) and the draft that it serves (V(draft), empty without one)
+      lie. Empty when the release is not installed yet.
+  type: dict
+  returned: always
 environment:
   description: Variables that the accept-rate module needs to look at the deployment (its import path).
   type: dict
@@ -210,6 +226,7 @@ def main() -> None:
             "release": {"type": "dict", "default": {}},
             "model_path": {"type": "str"},
             "draft_model_path": {"type": "str"},
+            "draft_layer_ids": {"type": "list", "elements": "int", "default": []},
             "host": {"type": "str", "default": "127.0.0.1"},
             "port": {"type": "int", "default": 30000},
             "rendezvous_port": {"type": "int", "default": 0},

@@ -78,6 +78,13 @@ options:
   site_packages:
     description: Directory that holds the C(sglang) package, to confirm the rules from. It is read, never imported.
     type: path
+  arguments:
+    description:
+      - Further server arguments by flag name, as an inventory has them. The context length, the quantizations, the
+        acceptance thresholds and whether CUDA graphs are off are taken from them where the option of that name is
+        left out; others are ignored.
+    type: dict
+    default: {}
   quantization:
     description: C(--quantization) of the server.
     type: str
@@ -213,6 +220,10 @@ notes:
   returned: when the configs were read
   type: list
   elements: dict
+judged:
+  description: The options O(target), O(draft), O(release) and O(training_layers) that this result is about.
+  returned: when the configs were read
+  type: dict
 target_architecture:
   description: Architecture of the target.
   returned: when the configs were read
@@ -261,6 +272,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "fixes": {"type": "list", "elements": "str", "default": []},
     "env": {"type": "dict", "default": {}},
     "site_packages": {"type": "path"},
+    "arguments": {"type": "dict", "default": {}},
     "quantization": {"type": "str"},
     "draft_quantization": {"type": "str"},
     "speculative_accept_threshold_single": {"type": "float"},
@@ -270,18 +282,29 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
 }
 
 
+def judged(params: dict[str, Any]) -> dict[str, Any]:
+    """What a result is about, as it was asked, so that a caller can tell whether it still holds."""
+    return {
+        "target": params["target"],
+        "draft": params["draft"],
+        "release": params["release"],
+        "training_layers": params["training_layers"] or [],
+    }
+
+
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     try:
         report = check(Settings.from_params(module.params))
     except AerieError as error:
         module.fail_json(**error.as_result())
+    result = {**report.as_result(), "judged": judged(module.params)}
     for finding in report.warnings:
         module.warn(f"{finding.code}: {finding.what}. {finding.fix}")
     error = report.error()
     if error is not None and module.params["fail"]:
-        module.fail_json(**error.as_result(), **report.as_result())
-    module.exit_json(changed=False, **report.as_result())
+        module.fail_json(**error.as_result(), **result)
+    module.exit_json(changed=False, **result)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import deployment, nft, preflight, processes, reality, state, systemd
+from . import deployment, draft_copy, nft, preflight, processes, reality, state, systemd
 from .desired import make_spec, secret_values
 from .errors import ErrorKind
 from .files import read_text, write_atomic
@@ -86,6 +86,9 @@ class Deployer:
                 evidence=[f"no directory: {release.package_dir or '(no path)'}"],
                 next="run the role sglang_install before this one, as production.yml does",
             )
+        if "draft" in models and str(self.settings["speculative"].get("algorithm")).upper() == "EAGLE3":
+            ids = self.settings.get("draft_layer_ids")
+            models["draft"] = draft_copy.with_layer_ids(models["draft"], ids)
         salt = self.store.salt(create=not self.check and self.settings["state"] == "built")
         return make_spec(self.settings, release, models, salt)
 
@@ -289,6 +292,17 @@ class Deployer:
         if not self.check and (old != text or systemd.show(self.store.unit_name).needs_reload):
             systemd.systemctl("daemon-reload")
 
+    def _served(self) -> dict[str, str]:
+        """Where the deployment's package and draft lie; empty as long as there is no spec."""
+        if self.spec is None:
+            return {}
+        draft = self.spec.models.get("draft") or {}
+        copied = draft_copy.is_copied(draft)
+        return {
+            "site_packages": f"{self.directory}/site",
+            "draft": f"{self.directory}/{draft_copy.DIRECTORY}" if copied else draft.get("path", ""),
+        }
+
     def _result(self, plan: Plan) -> dict[str, Any]:
         result: dict[str, Any] = {
             "changed": bool(self.actions),
@@ -296,6 +310,7 @@ class Deployer:
             "actions": self.actions,
             "plan": {**vars(plan), "changed": plan.changed},
             "environment": {"PYTHONPATH": f"{self.directory}/site"} if self.digest else {},
+            "served": self._served(),
         }
         if self.diff:
             result["diff"] = self.diff

@@ -2,6 +2,7 @@
 
 ``<digest>/site/`` holds the instance's own copy of the ``sglang`` package with its dist-info and comes first on the
 import path, so that a tree can be patched while another server runs and going back is switching a link.
+``<digest>/draft/`` is there when the draft is served with other layer ids than its checkpoint names.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from . import draft_copy
 from .errors import ErrorKind
 from .files import write_atomic, write_json
 from .spec import Spec, resolved
@@ -84,6 +86,9 @@ def build(store: InstanceStore, spec: Spec, secrets: Mapping[str, str], gid: int
     _copy(package, site)
     if spec.release.dist_info:
         _copy(Path(spec.release.dist_info), site)
+    draft = spec.models.get("draft")
+    if draft is not None and draft_copy.is_copied(draft):
+        draft_copy.make(aside / draft_copy.DIRECTORY, draft)
     if secrets:
         # JSON is YAML; SGLang reads only names that end in .yaml or .yml
         text = json.dumps({name.replace("_", "-"): value for name, value in secrets.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from . import draft_copy
 from .arguments import SECRETS, Speculation, check_free_arguments, command_line, text_of
 from .errors import ErrorKind
 from .ports import rendezvous_port, spans_machines
@@ -50,11 +51,12 @@ ONE_MACHINE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def make_spec(
-    settings: Mapping[str, Any], release: Release, models: dict[str, dict[str, str]], salt: bytes
+    settings: Mapping[str, Any], release: Release, models: dict[str, dict[str, Any]], salt: bytes
 ) -> Spec:
     """The spec that the settings (the options of the module ``sglang_deployment``) ask for.
 
-    models: what :func:`preflight.check_model` found. Raises the errors of ``arguments``, ``unit`` and this file.
+    models: what :func:`preflight.check_model` and :func:`draft_copy.with_layer_ids` found. Raises the errors of
+    ``arguments``, ``unit`` and this file.
     """
     speculation = Speculation.from_mapping(settings.get("speculative") or {})
     arguments = check_free_arguments(settings.get("arguments") or {})
@@ -69,7 +71,9 @@ def make_spec(
         or None,
     }
     if speculation is not None:
-        arguments |= speculation.as_arguments(settings.get("draft_model_path"))
+        own = draft_copy.is_copied(models.get("draft"))
+        draft_path = f"{DEPLOYMENT}/{draft_copy.DIRECTORY}" if own else settings.get("draft_model_path")
+        arguments |= speculation.as_arguments(draft_path)
     environment = base_environment(release, settings["cache_dir"])
     if not spans_machines(arguments):
         environment |= ONE_MACHINE

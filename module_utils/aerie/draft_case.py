@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .draft_arguments import with_arguments
 from .draft_families import draft_class
 from .draft_files import Checkpoint
 from .draft_layer_ids import IdRule, outputs
@@ -68,6 +69,7 @@ class Settings:
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Settings:
         """Read the module's parameters."""
+        params = with_arguments(params)
         training = params.get("training_layers")
         tree = params.get("site_packages")
         return cls(

@@ -41,6 +41,7 @@ class Release:
 class Spec:
     """What an instance shall be. ``models`` maps ``target``/``draft`` to ``{path, config_sha256}``.
 
+    A draft that is served with other layer ids than its own also has what ``draft_copy.with_layer_ids`` adds.
     ``command``, ``environment`` and ``unit`` hold :data:`DEPLOYMENT` where the deployment's path belongs.
     """
 
@@ -50,7 +51,7 @@ class Spec:
     command: list[str]
     environment: dict[str, str]
     unit: str
-    models: dict[str, dict[str, str]]
+    models: dict[str, dict[str, Any]]
     patches: list[str] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
     user: str = "sglang"
@@ -112,12 +113,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         lines.append(f"release {old_release.get('release')} -> {new_release.get('release')}")
     elif old_release != new_release:
         lines.append(f"release {new_release.get('release')} installed anew")
-    lines += _words(_flags(old.get("command") or []), _flags(new.get("command") or []), "")
+    lines += _words(_flags(_command(old)), _flags(_command(new)), "")
     lines += _words(old.get("environment") or {}, new.get("environment") or {}, "environment ")
     for role in ("target", "draft"):
-        was, now = (old.get("models") or {}).get(role), (new.get("models") or {}).get(role)
-        if was and now and was.get("path") == now.get("path") and was != now:
+        before, after = _model(old, role), _model(new, role)
+        same_path = bool(before and after) and before.get("path") == after.get("path")
+        if same_path and before.get("config_sha256") != after.get("config_sha256"):
             lines.append(f"{role} model's config.json changed on disk")
+    lines += _layer_ids(_model(old, "draft"), _model(new, "draft"))
     if old.get("patches") != new.get("patches"):
         lines.append(f"patches {old.get('patches') or 'none'} -> {new.get('patches') or 'none'}")
     for name in sorted(set(old.get("secrets") or {}) | set(new.get("secrets") or {})):
@@ -127,6 +130,35 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     if old.get("unit") != new.get("unit") and not lines:
         lines.append("unit file changed")
     return lines
+
+
+def _model(record: Mapping[str, Any], role: str) -> Mapping[str, Any]:
+    return (record.get("models") or {}).get(role) or {}
+
+
+def _command(record: Mapping[str, Any]) -> list[str]:
+    """The command with the user's draft in place of the deployment's copy of it: that is what a person named."""
+    path = _model(record, "draft").get("path")
+    copy = f"{DEPLOYMENT}/draft"
+    return [path if path and word == copy else word for word in record.get("command") or []]
+
+
+def _layer_ids(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The change of the layer ids that a draft is served with; of another draft, what becomes of its own ids."""
+    was, now = old.get("layer_ids"), new.get("layer_ids")
+    same = all(old.get(key) == new.get(key) for key in ("path", "config_sha256"))
+    own = (new if now else old).get("config_layer_ids")
+    if same:
+        was, now = was or own, now or own
+    elif now:
+        was = own
+    else:
+        return []
+    return [] if was == now else [f"draft layer ids {_shown(was)} -> {_shown(now)}"]
+
+
+def _shown(ids: list[int] | None) -> str:
+    return f"[{','.join(str(one) for one in ids)}]" if ids else "none"
 
 
 def _flags(command: list[str]) -> dict[str, str]:
