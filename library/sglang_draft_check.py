@@ -216,7 +216,9 @@ problems:
     fix: {description: What to change., type: str}
     source: {description: "Release, PR or file that the claim rests on.", type: str}
 notes:
-  description: What a person should know; the same parts as RV(problems). They are shown as warnings too.
+  description:
+    - What a person should know; the same parts as RV(problems). Where something can be done about it, a note is shown
+      as a warning too.
   returned: when the configs were read
   type: list
   elements: dict
@@ -252,7 +254,7 @@ error:
 
 from typing import Any
 
-from ansible.module_utils.aerie.draft_case import Settings
+from ansible.module_utils.aerie.draft_case import NOTHING_TO_DO, Settings
 from ansible.module_utils.aerie.draft_check import check
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.basic import AnsibleModule
@@ -300,7 +302,9 @@ def main() -> None:
         module.fail_json(**error.as_result())
     result = {**report.as_result(), "judged": judged(module.params)}
     for finding in report.warnings:
-        module.warn(f"{finding.code}: {finding.what}. {finding.fix}")
+        # A warning at each run that nobody can do anything about teaches people to read over warnings.
+        if finding.fix != NOTHING_TO_DO:
+            module.warn(f"{finding.code}: {finding.what}. {finding.fix}")
     error = report.error()
     if error is not None and module.params["fail"]:
         module.fail_json(**error.as_result(), **result)

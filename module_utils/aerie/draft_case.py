@@ -14,6 +14,7 @@ from .draft_layer_ids import IdRule, outputs
 from .draft_wiring import TargetRules, Wiring
 
 PROBLEM, WARNING = "problem", "warning"
+NOTHING_TO_DO = "nothing to do"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .draft_case import Case, Finding, problem, warning
+from .draft_case import NOTHING_TO_DO, Case, Finding, problem, warning
 from .draft_families import GRAPH_BUG_FIRST, GRAPH_BUG_FIXED, GRAPH_FIX, USE_AUX_READ, at_least
 from .draft_layer_ids import PLUS_ONE, PLUS_ONE_IF_FIRST_IS_ONE, outputs
 
@@ -318,6 +318,6 @@ def rewriting_is_said(case: Case) -> Iterator[Finding]:
         "ids-rewritten",
         f"the deployment serves ids {case.recommended}; the checkpoint says {before}",
         why=f"in {case.release} they name the layers that the draft was trained on; the checkpoint is not touched",
-        fix="nothing to do",
+        fix=NOTHING_TO_DO,
         source=case.rules.source,
     )

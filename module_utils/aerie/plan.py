@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .reality import Reality, drift
-from .spec import differences, resolved
+from .spec import differences, layer_id_changes, resolved
 from .state import ACCEPTED, InstanceState
 
 
@@ -55,6 +55,7 @@ def make_plan(
         plan.reasons.append(
             "first deployment of this instance" if not running else "the running server is not in the record"
         )
+        plan.reasons += layer_id_changes({}, desired)
         plan.restart = True
     elif seen.running == digest or not running:
         plan.reasons += differences(recorded, desired)

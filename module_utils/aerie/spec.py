@@ -120,7 +120,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         same_path = bool(before and after) and before.get("path") == after.get("path")
         if same_path and before.get("config_sha256") != after.get("config_sha256"):
             lines.append(f"{role} model's config.json changed on disk")
-    lines += _layer_ids(_model(old, "draft"), _model(new, "draft"))
+    lines += layer_id_changes(old, new)
     if old.get("patches") != new.get("patches"):
         lines.append(f"patches {old.get('patches') or 'none'} -> {new.get('patches') or 'none'}")
     for name in sorted(set(old.get("secrets") or {}) | set(new.get("secrets") or {})):
@@ -143,11 +143,12 @@ def _command(record: Mapping[str, Any]) -> list[str]:
     return [path if path and word == copy else word for word in record.get("command") or []]
 
 
-def _layer_ids(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The change of the layer ids that a draft is served with; of another draft, what becomes of its own ids."""
-    was, now = old.get("layer_ids"), new.get("layer_ids")
-    same = all(old.get(key) == new.get(key) for key in ("path", "config_sha256"))
-    own = (new if now else old).get("config_layer_ids")
+def layer_id_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The line about the layer ids that a draft is served with; of another draft, what becomes of its own ids."""
+    before, after = _model(old, "draft"), _model(new, "draft")
+    was, now = before.get("layer_ids"), after.get("layer_ids")
+    same = all(before.get(key) == after.get(key) for key in ("path", "config_sha256"))
+    own = (after if now else before).get("config_layer_ids")
     if same:
         was, now = was or own, now or own
     elif now:

@@ -72,6 +72,29 @@ def test_everything_returned_is_documented(pair):
     assert documented - {"error"} <= set(result)
 
 
+def test_what_was_judged_is_told(pair):
+    _rc, result = run(**pair, release="0.5.12")
+    assert result["judged"] == {**pair, "release": "0.5.12", "training_layers": []}
+
+
+def test_only_what_can_be_done_something_about_is_a_warning(pair):
+    rc, result = run(**pair, release="0.5.23", training_layers=[2, 30, 58], serve_ids="recommended")
+    assert rc == 0
+    assert "ids-rewritten" in [note["code"] for note in result["notes"]]
+    assert "ids-rewritten" not in json.dumps(result.get("warnings", []))
+    _rc, result = run(**pair, release="0.5.23")
+    assert "layers-unproven" in json.dumps(result["warnings"])
+
+
+def test_settings_come_from_the_servers_arguments_too(pair):
+    _rc, result = run(**pair, release="0.5.9", training_layers=[2, 30, 58], fail=False)
+    graphs = [problem["code"] for problem in result["problems"]]
+    off = {"disable-cuda-graph": True}
+    _rc, result = run(**pair, release="0.5.9", training_layers=[2, 30, 58], fail=False, arguments=off)
+    eager = [problem["code"] for problem in result["problems"]]
+    assert set(graphs) - set(eager) == {"graph-captures-other-layers"}
+
+
 def test_a_wrong_path(pair):
     rc, result = run(**{**pair, "draft": "/nowhere/at/all"}, release="0.5.23")
     assert rc == 1

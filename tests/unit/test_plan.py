@@ -78,6 +78,18 @@ def test_first_deployment() -> None:
     ]
 
 
+def test_of_a_first_deployment_the_layer_ids_that_are_written_are_said() -> None:
+    draft = {"path": "/m/d", "config_sha256": "1", "layer_ids": [3, 31, 59], "config_layer_ids": [2, 30, 58]}
+    wanted = spec(models={"draft": draft})
+    result = make_plan(
+        wanted.digest, wanted.as_dict(), None, InstanceState(), ABSENT, built=False, deployment="/d", start_timeout=1
+    )  # fmt: skip
+    assert result.reasons[1:] == [
+        "first deployment of this instance",
+        "draft layer ids [2,30,58] -> [3,31,59]",
+    ]
+
+
 OTHER_ENVIRONMENT = {**LIVE["environment"], "NCCL_ALGO": "Tree"}
 
 
