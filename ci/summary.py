@@ -34,6 +34,7 @@ def noted(record: Any) -> dict[str, Any]:
 def summarise(artifacts: Path) -> dict[str, Any]:
     """Collect status, custom stats and failures of one run."""
     hosts: dict[str, dict[str, Any]] = {}
+    notes: dict[str, dict[str, Any]] = {}
     for event in events(artifacts):
         data = event.get("event_data") or {}
         if event.get("event") in ("runner_on_failed", "runner_on_unreachable") and not data.get(
@@ -48,13 +49,15 @@ def summarise(artifacts: Path) -> dict[str, Any]:
                     "message": str(result.get("msg", "")),
                 },
             }
-        for host, record in (data.get("artifact_data") or {}).items():
-            if noted(record):
-                hosts[host] = {**hosts.get(host, {}), **noted(record)}
+        # The task's own event: ansible-runner 2.4 keeps no custom stats of single hosts at the end of a run.
+        note = noted(((data.get("res") or {}).get("ansible_stats") or {}).get("data"))
+        if note and event.get("event") == "runner_on_ok":
+            notes[data["host"]] = note
     return {
         "status": _line(artifacts / "status") or "unknown",
         "rc": int(_line(artifacts / "rc") or 1),
-        "hosts": hosts,
+        # The role's own note says more than the events, whichever came last.
+        "hosts": hosts | {host: {**hosts.get(host, {}), **note} for host, note in notes.items()},
     }
 
 

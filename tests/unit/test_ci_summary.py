@@ -30,9 +30,10 @@ def artifacts(path: Path, status: str, rc: int, *events: dict[str, Any]) -> Path
     return path
 
 
-def stats(**hosts: dict[str, Any]) -> dict[str, Any]:
-    data = {host: {"aerie": note} for host, note in hosts.items()}
-    return {"event": "playbook_on_stats", "event_data": {"artifact_data": {**data, "_run": {}}}}
+def stats(host: str, note: dict[str, Any]) -> dict[str, Any]:
+    """As set_stats with per_host leaves it: seen with ansible-runner 2.4, whose playbook_on_stats holds nothing then."""
+    result = {"ansible_stats": {"data": {"aerie": note}, "per_host": True, "aggregate": True}}
+    return {"event": "runner_on_ok", "event_data": {"host": host, "res": result}}
 
 
 def failure(host: str, kind: str = "runner_on_failed") -> dict[str, Any]:
@@ -41,13 +42,15 @@ def failure(host: str, kind: str = "runner_on_failed") -> dict[str, Any]:
 
 
 def test_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = artifacts(tmp_path / "1", "successful", 0, stats(gpu1=NOTE))
+    path = artifacts(tmp_path / "1", "successful", 0, stats("gpu1", NOTE))
     assert summary.main([str(path)]) == 0
     assert json.loads(capsys.readouterr().out) == {"status": "successful", "rc": 0, "hosts": {"gpu1": NOTE}}
 
 
 def test_a_gate_that_failed_is_the_roles_own_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = artifacts(tmp_path / "1", "failed", 2, failure("gpu1"), stats(gpu1=FAILED_NOTE))
+    path = artifacts(
+        tmp_path / "1", "failed", 2, failure("gpu1"), stats("gpu1", FAILED_NOTE), failure("gpu1")
+    )
     assert summary.main([str(path)]) == 1
     told = json.loads(capsys.readouterr().out)["hosts"]["gpu1"]
     assert told["failure"]["code"] == "accept-length-below-floor"
