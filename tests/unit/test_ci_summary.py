@@ -31,7 +31,7 @@ def artifacts(path: Path, status: str, rc: int, *events: dict[str, Any]) -> Path
 
 
 def stats(host: str, note: dict[str, Any]) -> dict[str, Any]:
-    """As set_stats with per_host leaves it: seen with ansible-runner 2.4, whose playbook_on_stats holds nothing then."""
+    """As set_stats with per_host leaves it: seen with ansible-runner 2.4, whose playbook_on_stats is empty then."""
     result = {"ansible_stats": {"data": {"aerie": note}, "per_host": True, "aggregate": True}}
     return {"event": "runner_on_ok", "event_data": {"host": host, "res": result}}
 
