@@ -69,7 +69,8 @@ class Report:
             f"{count} problem{'s' if count > 1 else ''} with the draft {self.case.settings.draft} "
             f"on SGLang {self.case.release}",
             evidence=evidence,
-            next="change what `fix` names; a problem that is meant so can be named in `accept`",
+            next="change what `fix` names; a problem that is meant so can be named in `accept` "
+            "(in an inventory: sglang_server_accept_draft_problems)",
         )
 
 

@@ -10,7 +10,10 @@ from .draft_layer_ids import PLUS_ONE, PLUS_ONE_IF_FIRST_IS_ONE, outputs
 
 _READ_BY = "srt/model_executor/model_runner.py: the ids are read from eagle_config inside try/except"
 _GRAPHS = "PR #22836, first in 0.5.11"
-_TRAINING = "set training_layers to the layer outputs that the draft was trained on, in concatenation order"
+_TRAINING = (
+    "set training_layers (in an inventory: sglang_server_training_layers) to the layer outputs that the draft was "
+    "trained on, in concatenation order"
+)
 
 
 def target_captures(case: Case) -> Iterator[Finding]:
