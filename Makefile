@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup packages demo lint unit molecule test docs lock clean distclean
+.PHONY: help setup packages demo bench lint unit molecule test docs lock clean distclean
 
 help: ## List these targets
 	@echo "make TARGET"
@@ -37,6 +37,9 @@ demo: packages ## Boot a disposable host here and run production.yml against it 
 
 docs: setup ## Write docs/{variables,errors,modules}.md again from the source
 	@$(BIN)/python docs/generate.py
+
+bench: setup ## Time a second run against the smallest playbook, on the demo's host
+	@$(BIN)/python tests/bench
 
 lock: ## Resolve requirements/controller.in again, for each Python
 	@requirements/lock
