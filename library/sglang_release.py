@@ -97,15 +97,15 @@ options:
     type: bool
     default: false
   user:
-    description: O(state=inspected) says whether this user is missing.
+    description: RV(missing) says whether this user is missing.
     type: str
     default: ''
   group:
-    description: O(state=inspected) says whether this group is missing.
+    description: RV(missing) says whether this group is missing.
     type: str
     default: ''
   packages:
-    description: O(state=inspected) says which of these Debian packages are missing.
+    description: RV(missing) says which of these Debian packages are missing.
     type: list
     elements: str
     default: []
@@ -215,7 +215,7 @@ installed:
 missing:
   description: What the host lacks, as C(user), C(group) (booleans) and C(packages) (list).
   type: dict
-  returned: with O(state=inspected)
+  returned: with O(state=inspected) and O(state=present)
 error:
   description: What failed, as C(code), C(what), C(evidence), C(next).
   type: dict
@@ -319,7 +319,9 @@ def main() -> None:
             module.exit_json(changed=False, missing=lacking, installed=is_installed(request))
         if params["state"] == "verified":
             module.exit_json(**verified(request))
+        lacking = missing(params["user"], params["group"], params["packages"])
         result = present(request, check=module.check_mode, say=ProgressFile(params["progress_file"]).say)
+        result["missing"] = lacking
     except AerieError as error:
         module.fail_json(**error.as_result())
     if not module._diff:
