@@ -49,10 +49,9 @@ def test_documentation_and_options_agree() -> None:
 
 
 def test_role_passes_only_options_that_exist() -> None:
-    taken = set(sglang_release.argument_spec())
-    for tasks in (ROOT / "roles" / "sglang_install" / "tasks").glob("*.yml"):
-        for task in yaml.safe_load(tasks.read_text()):
-            assert set(task.get("sglang_release", {})) <= taken, tasks.name
+    variables = yaml.safe_load((ROOT / "roles" / "sglang_install" / "vars" / "main.yml").read_text())
+    options = set(variables["__sglang_install_options"])
+    assert {"release", "lock_content"} <= options <= set(sglang_release.argument_spec())
 
 
 def test_the_role_s_defaults_are_its_argument_spec_s() -> None:
