@@ -208,7 +208,7 @@ environment:
   returned: always
 """
 
-from ansible.module_utils.aerie.deployer import Deployer
+from ansible.module_utils.aerie.deployer import run
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.basic import AnsibleModule
 
@@ -251,7 +251,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        module.exit_json(**Deployer(module.params, check=module.check_mode).run())
+        module.exit_json(**run(module.params, check=module.check_mode))
     except AerieError as error:
         module.fail_json(**error.as_result())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.aerie import deployment, draft_copy, preflight
-from ansible.module_utils.aerie.deployer import Deployer
+from ansible.module_utils.aerie.deployer import run
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.spec import Release, differences
 from ansible.module_utils.aerie.state import InstanceStore
@@ -197,7 +197,7 @@ def test_what_a_step_serves(
         "speculative": {"algorithm": algorithm},
         "state_dir": str(tmp_path / "state"),
     }
-    done = Deployer(settings, check=True).run()
+    done = run(settings, check=True)
     directory = f"{tmp_path}/state/default/deployments/{done['digest']}"
     assert done["served"] == {
         "site_packages": f"{directory}/site",

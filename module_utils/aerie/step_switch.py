@@ -1,0 +1,114 @@
+"""The steps that change a host: ``built``, ``stopped``, ``started``, ``accepted``, ``failed``."""
+
+from __future__ import annotations
+
+import grp
+
+from . import deployment, processes, state, systemd
+from .desired import secret_values
+from .files import read_text, write_atomic
+from .spec import resolved
+from .step import Step
+
+
+def built(step: Step) -> None:
+    """Make the deployment's directory."""
+    if step.spec is not None and step.store.spec(step.digest) is not None:
+        return
+    if (
+        step.act(f"build deployment {step.digest or '(digest known after install)'}")
+        and step.spec is not None
+    ):
+        gid = grp.getgrnam(step.settings["group"]).gr_gid
+        deployment.build(step.store, step.spec, secret_values(step.settings), gid)
+
+
+def stopped(step: Step) -> None:
+    """Ask systemd to stop the unit; with ``disable`` it also stays down after a reboot."""
+    unit = systemd.show(step.store.unit_name)
+    _stop(step, unit)
+    if not step.settings["disable"]:
+        return
+    _disable(step, unit)
+    if step.record.phase not in (state.STOPPED, state.NONE):
+        step.save(state.STOPPED)
+
+
+def started(step: Step) -> None:
+    """Make the deployment current, write its unit, ask systemd to start it."""
+    step.require_built()
+    before = systemd.show(step.store.unit_name)
+    # A deployment that has not passed its gates must not come up by itstep after a reboot.
+    _disable(step, before)
+    switch = step.store.current() != step.digest or not step.digest
+    if switch and step.act(f"make {step.digest or 'the new deployment'} current"):
+        step.store.set_current(step.digest)
+    _write_unit(step)
+    step.save(state.SWITCHED)
+    if not before.running and step.act(f"start {before.name}"):
+        if before.active == "failed":
+            systemd.systemctl("reset-failed", before.name)
+        systemd.systemctl("start", "--no-block", before.name)
+
+
+def accepted(step: Step) -> None:
+    """Record that the gates passed, enable at boot, remove deployments that are kept no longer."""
+    step.require_built()
+    unit = systemd.show(step.store.unit_name)
+    if unit.file_state != "enabled" and step.act(f"enable {unit.name} at boot"):
+        systemd.systemctl("enable", "--quiet", unit.name)
+    new = (step.record.phase, step.record.accepted) != (state.ACCEPTED, step.digest)
+    if not new or not step.act(f"record {step.digest or 'the deployment'} as accepted") or step.spec is None:
+        return
+    process = processes.read_process(unit.main_pid)
+    entry = {
+        "digest": step.digest,
+        "mode": step.settings["mode"],
+        "release": step.spec.release.release,
+        "at": state.now(),
+        "pid": unit.main_pid,
+        "start_ticks": process.start_ticks if process else 0,
+        "gates": step.settings["gates"],
+    }
+    rest = [one for one in step.record.history if one.get("digest") != step.digest]
+    step.record.history = [entry, *rest][:10]
+    step.record.accepted = step.digest
+    step.save(state.ACCEPTED)
+    keep = [one["digest"] for one in step.record.history][: 1 + step.settings["keep"]]
+    deployment.prune(step.store, [*keep, step.store.current()])
+
+
+def failed(step: Step) -> None:
+    """Stop what did not pass its gates and keep the reason."""
+    unit = systemd.show(step.store.unit_name)
+    _stop(step, unit)
+    _disable(step, unit)
+    step.record.failure = (step.settings["failure"] or "")[:2000]
+    step.save(state.FAILED)
+
+
+def _stop(step: Step, unit: systemd.UnitState) -> None:
+    if not unit.stopped and unit.load != "not-found" and step.act(f"stop {unit.name}"):
+        systemd.systemctl("stop", "--no-block", unit.name)
+
+
+def _disable(step: Step, unit: systemd.UnitState) -> None:
+    if unit.file_state == "enabled" and step.act(f"disable {unit.name} at boot"):
+        systemd.systemctl("disable", "--quiet", unit.name)
+
+
+def _write_unit(step: Step) -> None:
+    if step.spec is None:
+        step.act(f"write {step.store.unit_path}")
+        return
+    text = str(resolved(step.spec.as_dict(), str(step.directory))["unit"])
+    path = step.store.unit_path
+    old = read_text(path) or ""
+    if old != text:
+        step.diff = {"before": old, "after": text, "before_header": str(path), "after_header": str(path)}
+        if step.act(f"write {path}"):
+            write_atomic(path, text)
+    # Only when the unit changed: a reload cuts running containers off their GPUs
+    # (nvidia-container-toolkit #48, #251, #1227).
+    if not step.check and (old != text or systemd.show(step.store.unit_name).needs_reload):
+        systemd.systemctl("daemon-reload")
