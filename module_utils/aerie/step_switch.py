@@ -38,7 +38,7 @@ def started(step: Step) -> None:
     """Make the deployment current, write its unit, ask systemd to start it."""
     step.require_built()
     before = systemd.show(step.store.unit_name)
-    # A deployment that has not passed its gates must not come up by itstep after a reboot.
+    # A deployment that has not passed its gates must not come up by itself after a reboot.
     _disable(step, before)
     switch = step.store.current() != step.digest or not step.digest
     if switch and step.act(f"make {step.digest or 'the new deployment'} current"):
