@@ -48,6 +48,14 @@ options:
         attributes to them is not use either.
     type: bool
     default: false
+  neighbours:
+    description:
+      - Units, as globs (V(sglang-b.service)), whose processes may hold the same GPUs; shown, not counted. For small
+        instances that share a card, which only a person who sized them all can allow.
+      - What such a process uses beyond what the driver attributes to it, about 10 MiB each, needs O(tolerance_mib).
+    type: list
+    elements: str
+    default: []
   tools_dir:
     description: Virtual environment with nvidia-ml-py, for a Python that has none itself.
     type: path
@@ -160,6 +168,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "poll_interval": {"type": "float", "default": 0.05},
     "tolerance_mib": {"type": "int", "default": 0},
     "graphics_processes": {"type": "bool", "default": False},
+    "neighbours": {"type": "list", "elements": "str", "default": []},
     "tools_dir": {"type": "path", "default": "/opt/sglang/tools"},
 }
 

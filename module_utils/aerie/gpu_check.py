@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from . import gpu_driver, gpu_nvml
@@ -11,7 +12,7 @@ from .errors import AerieError, ErrorKind
 from .gpu_driver import Driver
 from .gpu_failures import failure, holders_of
 from .gpu_holders import Holder, device_openers, identify
-from .gpu_readings import Rule, to_mib
+from .gpu_readings import Rule, to_mib, with_neighbours
 from .gpu_wait import Outcome, wait_until_free
 
 BAD_OPTION = ErrorKind("gpu-option", "A number given to gpu_memory_zero is outside its range.")
@@ -19,7 +20,10 @@ BAD_OPTION = ErrorKind("gpu-option", "A number given to gpu_memory_zero is outsi
 
 @dataclass(frozen=True)
 class Options:
-    """The module's options. ``gpus`` None: all. ``expected_count`` None: at least one. Times in seconds."""
+    """The module's options. ``gpus`` None: all. ``expected_count`` None: at least one. Times in seconds.
+
+    ``neighbours``: units, as globs, whose processes may hold the same GPUs.
+    """
 
     gpus: tuple[str, ...] | None = None
     expected_count: int | None = None
@@ -27,6 +31,7 @@ class Options:
     poll_interval: float = 0.05
     rule: Rule = field(default_factory=Rule)
     tools_dir: str = ""
+    neighbours: tuple[str, ...] = ()
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Options:
@@ -59,7 +64,13 @@ class Options:
             poll_interval=float(params["poll_interval"]),
             rule=Rule(params["tolerance_mib"], params["graphics_processes"]),
             tools_dir=params.get("tools_dir") or "",
+            neighbours=tuple(params.get("neighbours") or ()),
         )
+
+    def is_neighbour(self, pid: int) -> bool:
+        """Whether ``pid`` belongs to a unit that may hold the same GPUs. A pid that nobody knows does not."""
+        who = identify(pid) if self.neighbours else None
+        return who is not None and any(fnmatchcase(who.unit or "", unit) for unit in self.neighbours)
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,7 @@ def _check_opened(
         return Report("the driver shows no GPU; none expected", True, driver_version=driver.version)
     targets = gpu_nvml.find_targets(driver, options.gpus, count)
     outcome = wait_until_free(
-        lambda: gpu_nvml.read(driver, targets),
+        lambda: [with_neighbours(one, options.is_neighbour) for one in gpu_nvml.read(driver, targets)],
         options.rule,
         timeout=0.0 if once else options.timeout,
         interval=options.poll_interval,
@@ -149,7 +160,9 @@ def _free(outcome: Outcome, rule: Rule) -> str:
             parts.append(f"{verdict.reading.label}: {to_mib(verdict.leftover)} MiB forgiven")
         for process in verdict.ignored:
             size = "?" if process.used is None else to_mib(process.used)
-            parts.append(f"{verdict.reading.label}: graphics pid {process.pid}, {size} MiB, does not count")
+            parts.append(
+                f"{verdict.reading.label}: {process.kind} pid {process.pid}, {size} MiB, does not count"
+            )
     return "; ".join(parts)
 
 

@@ -3,14 +3,16 @@
 Three rules, in this order:
 
 1. What cannot be read is unknown, and unknown is never zero.
-2. A compute process counts, whatever memory it shows; a graphics process only when told so.
+2. A compute process counts, whatever memory it shows; a graphics process only when told so; one of a neighbour, an
+   instance that a person has put on the same card, never.
 3. Memory without a counted process counts above the tolerance. The driver's reserve is not use: memory info
    version 2 keeps it apart (on an idle H200, driver 580.159, version 1 says 615 MiB used, version 2 says 0).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 MIB = 1 << 20
@@ -23,6 +25,7 @@ LOST = "lost"
 COMPUTE = "compute"
 GRAPHICS = "graphics"
 MPS = "mps"
+NEIGHBOUR = "neighbour"
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Rule:
 class Verdict:
     """What a reading means under a rule.
 
-    ``counted``: processes that hold the GPU. ``ignored``: graphics processes that do not count.
+    ``counted``: processes that hold the GPU. ``ignored``: graphics processes and neighbours, which do not count.
     ``leftover``: bytes in use that no listed process explains; None when the memory is unknown.
     """
 
@@ -118,6 +121,15 @@ class Verdict:
         }
 
 
+def with_neighbours(reading: GpuReading, is_neighbour: Callable[[int], bool]) -> GpuReading:
+    """The reading with the kind of those processes set to NEIGHBOUR whose pid ``is_neighbour`` knows."""
+    processes = tuple(
+        replace(process, kind=NEIGHBOUR) if is_neighbour(process.pid) else process
+        for process in reading.processes
+    )
+    return replace(reading, processes=processes)
+
+
 def to_mib(size: int | None) -> int | None:
     """Bytes to MiB, rounded up: one byte in use is not 0 MiB."""
     return None if size is None else -(-size // MIB)
@@ -126,8 +138,9 @@ def to_mib(size: int | None) -> int | None:
 def judge(reading: GpuReading, rule: Rule) -> Verdict:
     """Say what a reading means under ``rule``; see the module's rules."""
     merged = _by_pid(reading.processes)
-    counted = tuple(p for p in merged if p.kind != GRAPHICS or rule.graphics)
-    ignored = tuple(p for p in merged if p.kind == GRAPHICS and not rule.graphics)
+    passed_over = {NEIGHBOUR} if rule.graphics else {NEIGHBOUR, GRAPHICS}
+    counted = tuple(p for p in merged if p.kind not in passed_over)
+    ignored = tuple(p for p in merged if p.kind in passed_over)
     leftover = None
     if reading.used is not None:
         leftover = max(0, reading.used - sum(process.used or 0 for process in merged))

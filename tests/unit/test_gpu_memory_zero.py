@@ -15,9 +15,10 @@ from typing import Any
 import gpu_memory_zero
 import pytest
 import yaml
-from ansible.module_utils.aerie import gpu_driver
+from ansible.module_utils.aerie import gpu_check, gpu_driver
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.gpu_check import Options, Report, check
+from ansible.module_utils.aerie.gpu_holders import Identity
 from nvml import build
 from nvml.scenario import MIB, Gpu, Holder, Mig, Scenario, gpu_uuid, mig_uuid
 
@@ -190,6 +191,21 @@ def test_never_frees(put: Put, spawn: Any) -> None:
     assert report.outcome.waited_s == pytest.approx(0.3, abs=0.15)
     assert f"pid {process.pid} (compute), 1624 MiB: no such process is visible here" in said(report)
     assert "the driver is still freeing its memory" in said(report)
+
+
+@pytest.mark.parametrize(
+    ("unit", "zero"), [("sglang-b.service", True), ("sglang-c.service", False), (None, False)]
+)
+def test_a_neighbour_may_hold_the_card_and_nobody_else(
+    put: Put, spawn: Any, monkeypatch: pytest.MonkeyPatch, unit: str | None, zero: bool
+) -> None:
+    process = spawn()
+    put(holders=[Holder(pid=process.pid, bytes=100 * MIB)])
+    who = Identity(process.pid, "sglang", "python", "S", None, unit=unit)
+    monkeypatch.setattr(gpu_check, "identify", lambda pid: who if pid == process.pid else None)
+    report = run(neighbours=["sglang-a*.service", "sglang-b.service"])
+    assert report.zero is zero
+    assert ("neighbour pid" in report.message) is zero
 
 
 def test_foreign_holder_is_named_and_left_alone(put: Put, spawn: Any) -> None:

@@ -14,6 +14,7 @@ from ansible.module_utils.aerie.gpu_readings import (
     LOST,
     MIB,
     MPS,
+    NEIGHBOUR,
     UNKNOWN,
     GpuProcess,
     GpuReading,
@@ -70,6 +71,24 @@ RULES = [
     ("graphics does not count", reading(4 * MIB, [GpuProcess(7, GRAPHICS, 4 * MIB)]), Rule(), FREE),
     ("graphics counts when told", reading(4 * MIB, [GpuProcess(7, GRAPHICS, 4 * MIB)]), Rule(0, True), HELD),
     ("graphics explains only its own", reading(9 * MIB, [GpuProcess(7, GRAPHICS, 4 * MIB)]), Rule(), HELD),
+    (
+        "a neighbour does not count",
+        reading(4 * MIB, [GpuProcess(7, NEIGHBOUR, 4 * MIB)]),
+        Rule(0, True),
+        FREE,
+    ),
+    (
+        "beside a neighbour a stranger counts",
+        reading(5 * MIB, [GpuProcess(7, NEIGHBOUR, 4 * MIB), GpuProcess(8, COMPUTE, MIB)]),
+        Rule(),
+        HELD,
+    ),
+    (
+        "a neighbour's context needs the tolerance",
+        reading(14 * MIB, [GpuProcess(7, NEIGHBOUR, 4 * MIB)]),
+        Rule(),
+        HELD,
+    ),
     (
         "graphics without attribution explains nothing",
         reading(MIB, [GpuProcess(7, GRAPHICS, None)]),
