@@ -81,10 +81,11 @@ class Source:
 
 
 def find(root: Path) -> Found:
-    """Read ``module_utils/aerie``, ``library`` and ``plugins/action`` under ``root``. Raises DocumentError."""
+    """Read ``module_utils``, ``library`` and ``plugins/action`` under ``root``. Raises DocumentError."""
     cores = [Source.read(path, root) for path in sorted(root.glob("module_utils/aerie/*.py"))]
     modules = [Source.read(path, root) for path in sorted(root.glob("library/*.py"))]
     plugins = [Source.read(path, root) for path in sorted(root.glob("plugins/action/*.py"))]
+    reports = [Source.read(path, root) for path in sorted(root.glob("module_utils/aerie_reports/*.py"))]
     declared: dict[tuple[str, str], Kind] = {}
     for source in cores:
         for name, kind in _declarations(source):
@@ -97,7 +98,7 @@ def find(root: Path) -> Found:
                 f"{kind.code} is declared in {other.file}:{other.line} and {kind.file}:{kind.line}"
             )
         by_code[kind.code] = kind
-    for source in [*cores, *modules, *plugins]:
+    for source in [*cores, *reports, *modules, *plugins]:
         for kind, site in _raised(source, declared):
             kind.sites.append(site)
     uncoded = [found for source in [*modules, *plugins] for found in _bare_failures(source)]
