@@ -1,24 +1,17 @@
 """Prompts to token ids, by the model's own tokenizer, in a child process of the release's python.
 
-The child may run code that ships with the model (trust_remote_code), so it runs as the service user, with a
-small environment of its own, no GPU in sight, no network look-ups and a private temporary directory that is
-its home and cache and is removed afterwards.
+The child may run code that ships with the model (trust_remote_code); ``release_child`` says how it is shut in.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import pwd
-import shutil
-import signal
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
 from .accept_prompts import PromptSet
 from .errors import AerieError, ErrorKind
+from .release_child import ChildFailed, ChildJob, Finished, run_child
 
 TOKENIZER_FAILED = ErrorKind(
     "accept-tokenizer-failed",
@@ -32,9 +25,6 @@ NO_TEMPLATE = ErrorKind(
 NEEDS_REMOTE_CODE = ErrorKind(
     "accept-tokenizer-remote-code",
     "The tokenizer is code that ships with the model, and running such code was not allowed.",
-)
-USER_UNUSABLE = ErrorKind(
-    "accept-user-unusable", "The tokenizer's user does not exist, or only root could become that user."
 )
 
 MARK = "AERIE-TOKEN-IDS "
@@ -104,19 +94,17 @@ def tokenize(job: TokenizerJob, prompts: PromptSet) -> list[list[int]]:
         "conversations": prompts.conversations() if job.chat_template else None,
         "texts": None if job.chat_template else prompts.texts(),
     }
-    code, out, err = _run_child(job, json.dumps(payload).encode())
-    return read_child(job, out, err, code, len(prompts.prompts))
-
-
-def read_child(job: TokenizerJob, out: str, err: str, code: int, count: int) -> list[list[int]]:
-    """The ids from what the child printed, or the error that fits."""
-    lines = [line[len(MARK) :] for line in out.splitlines() if line.startswith(MARK)]
+    how = ChildJob(job.python, job.user, job.pythonpath, job.timeout)
     try:
-        answer: Any = json.loads(lines[-1]) if lines else {}
-    except ValueError:
-        answer = {}
-    if not isinstance(answer, dict):
-        answer = {}
+        finished = run_child(how, CHILD, json.dumps(payload).encode())
+    except ChildFailed as error:
+        raise _failed(job, [str(error)]) from error
+    return read_child(job, finished, len(prompts.prompts))
+
+
+def read_child(job: TokenizerJob, finished: Finished, count: int) -> list[list[int]]:
+    """The ids from what the child printed, or the error that fits."""
+    answer = finished.answer(MARK)
     if "no_template" in answer:
         raise NO_TEMPLATE.error(
             f"the tokenizer in {job.model_path} has no chat template",
@@ -126,7 +114,7 @@ def read_child(job: TokenizerJob, out: str, err: str, code: int, count: int) -> 
     ids = answer.get("ids")
     if isinstance(ids, list) and len(ids) == count and all(isinstance(i, list) and i for i in ids):
         return ids
-    why = str(answer.get("error") or _last_line(err) or f"exit code {code} without a word")
+    why = str(answer.get("error") or finished.last_words)
     if "trust_remote_code" in why and not job.trust_remote_code:
         raise NEEDS_REMOTE_CODE.error(
             f"the tokenizer in {job.model_path} is code of its own",
@@ -134,84 +122,6 @@ def read_child(job: TokenizerJob, out: str, err: str, code: int, count: int) -> 
             next="read that code, then set trust_remote_code: true (it runs as the service user)",
         )
     raise _failed(job, [_short(why)])
-
-
-def child_environment(job: TokenizerJob, home: str) -> dict[str, str]:
-    """All that the child gets to see of an environment."""
-    env = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": home,
-        "HF_HOME": home,
-        "TMPDIR": home,
-        "LC_ALL": "C.UTF-8",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "TRANSFORMERS_VERBOSITY": "error",
-        "TOKENIZERS_PARALLELISM": "false",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONNOUSERSITE": "1",
-    }
-    if job.pythonpath:
-        env["PYTHONPATH"] = job.pythonpath
-    return env
-
-
-def _run_child(job: TokenizerJob, payload: bytes) -> tuple[int, str, str]:
-    account = _account(job.user)
-    home = tempfile.mkdtemp(prefix="aerie-tokenizer-")
-    try:
-        identity: dict[str, Any] = {}
-        if account is not None and account.pw_uid != os.geteuid():
-            os.chown(home, account.pw_uid, account.pw_gid)
-            groups = os.getgrouplist(account.pw_name, account.pw_gid)
-            identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": groups}
-        try:
-            child = subprocess.Popen(
-                [job.python, "-c", CHILD],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=home,
-                env=child_environment(job, home),
-                start_new_session=True,
-                **identity,
-            )
-        except OSError as error:
-            raise _failed(job, [f"{type(error).__name__}: {error}"]) from error
-        return _talk(job, child, payload)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def _talk(job: TokenizerJob, child: subprocess.Popen[bytes], payload: bytes) -> tuple[int, str, str]:
-    try:
-        out, err = child.communicate(payload, timeout=job.timeout)
-    except subprocess.TimeoutExpired as error:
-        raise _failed(job, [f"it did not finish within {job.timeout:.0f} s"]) from error
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-    return child.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
-
-
-def _account(user: str | None) -> pwd.struct_passwd | None:
-    if user is None:
-        return None
-    try:
-        account = pwd.getpwnam(user)
-    except KeyError as error:
-        raise USER_UNUSABLE.error(
-            f"there is no user {user!r} on this host", next="install first, or correct the option user"
-        ) from error
-    if os.geteuid() not in (0, account.pw_uid):
-        raise USER_UNUSABLE.error(
-            f"only root can run the tokenizer as {user!r}",
-            evidence=[f"effective user id {os.geteuid()}"],
-            next="run the task with become: true",
-        )
-    return account
 
 
 def _failed(job: TokenizerJob, evidence: list[str]) -> AerieError:
@@ -224,7 +134,3 @@ def _failed(job: TokenizerJob, evidence: list[str]) -> AerieError:
 
 def _short(text: Any) -> str:
     return " ".join(str(text).split())[:400]
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

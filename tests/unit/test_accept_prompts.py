@@ -20,8 +20,9 @@ from ansible.module_utils.aerie.accept_prompts import (
     prompt_sha256,
     read_prompts_file,
 )
-from ansible.module_utils.aerie.accept_tokenize import TokenizerJob, child_environment, read_child, tokenize
+from ansible.module_utils.aerie.accept_tokenize import TokenizerJob, read_child, tokenize
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.release_child import Finished, environment
 
 
 def test_shipped_set_is_distinct_and_large_enough_for_the_default() -> None:
@@ -219,14 +220,14 @@ def test_child_sees_a_small_environment_and_its_home_is_gone_afterwards(
     ids = tokenize(job(fake, "whoami"), PROMPTS)[0]
     assert ids[:3] == [os.geteuid(), os.getegid(), 0]
     home = "".join(map(chr, ids[3:]))
-    assert "aerie-tokenizer-" in home
+    assert "aerie-child-" in home
     assert not Path(home).exists()
 
 
 def test_child_environment_keeps_the_network_and_gpus_away() -> None:
-    env = child_environment(TokenizerJob("python", "/m", pythonpath="/tree"), "/home")
+    env = environment("/tree", "/home")
     assert (env["PYTHONPATH"], env["CUDA_VISIBLE_DEVICES"], env["HF_HUB_OFFLINE"]) == ("/tree", "", "1")
-    assert "PYTHONPATH" not in child_environment(TokenizerJob("python", "/m"), "/home")
+    assert "PYTHONPATH" not in environment(None, "/home")
 
 
 def test_user_that_does_not_exist(fake: Path) -> None:
@@ -250,6 +251,6 @@ def test_child_runs_as_the_user(fake: Path) -> None:
 )
 def test_child_that_answers_nonsense(printed: str) -> None:
     with pytest.raises(AerieError) as refused:
-        read_child(TokenizerJob("python", "/m"), printed, "", 1, 2)
+        read_child(TokenizerJob("python", "/m"), Finished(1, printed, ""), 2)
     assert refused.value.kind.code == "accept-tokenizer-failed"
     assert "exit code 1" in refused.value.evidence[0]
