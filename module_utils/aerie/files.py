@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomic(path: Path, text: str, *, mode: int = 0o644, uid: int = 0, gid: int = 0) -> None:
+def write_atomic(path: Path, text: str | bytes, *, mode: int = 0o644, uid: int = 0, gid: int = 0) -> None:
     """Replace ``path`` by ``text`` with the given mode and owner, synced before it is renamed into place."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     fresh = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
         fresh.chmod(mode)
