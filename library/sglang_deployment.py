@@ -108,6 +108,19 @@ options:
   cache_dir:
     description: Directory that the server may write its compile caches to.
     type: path
+  takeover:
+    description:
+      - Servers that a person started by hand and that may be stopped when they are in the way, each V(PID:START) as
+        the refusal printed it. See M(sglang_takeover), which stops them; V(planned) only names them.
+    type: list
+    elements: str
+    default: []
+  gpu_look:
+    description:
+      - "How the plan looks for holders of the instance's GPUs before it stops anything: V(gpus), V(expected_count)
+        and V(tools_dir), as M(gpu_memory_zero) takes them. Empty: it does not look."
+    type: dict
+    default: {}
   start_timeout:
     description: Seconds that a start may take.
     type: int
@@ -242,6 +255,8 @@ def main() -> None:
             "group": {"type": "str", "default": "sglang"},
             "state_dir": {"type": "path", "default": "/var/lib/sglang"},
             "cache_dir": {"type": "path"},
+            "takeover": {"type": "list", "elements": "str", "default": []},
+            "gpu_look": {"type": "dict", "default": {}},
             "start_timeout": {"type": "int", "default": 1800},
             "keep": {"type": "int", "default": 2},
             "disable": {"type": "bool", "default": False},

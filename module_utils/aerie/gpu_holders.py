@@ -116,19 +116,26 @@ def identify(pid: int, proc: Path = PROC) -> Identity | None:
 
 def command_line(raw: str) -> str:
     """Arguments as in ``/proc/<pid>/cmdline``, values of secret options masked, cut to a readable length."""
+    text = " ".join(" ".join(hidden_words(raw.rstrip("\0").split("\0"))).split())
+    return text if len(text) <= COMMAND_LENGTH else f"{text[:COMMAND_LENGTH]}…"
+
+
+def hidden_words(words: Iterable[str]) -> list[str]:
+    """A command line with the values of secret options masked."""
     masked: list[str] = []
     hide_next = False
-    for arg in raw.rstrip("\0").split("\0"):
+    for arg in words:
         name, equals, _ = arg.partition("=")
         if hide_next and not arg.startswith("--"):
             masked.append("***")
-        elif equals and _is_secret(name):
+        elif len(arg.split()) > 1 and any(is_secret(word.partition("=")[0]) for word in arg.split()):
+            masked.append(" ".join(hidden_words(arg.split())))  # a whole command as one argument of a shell
+        elif equals and is_secret(name):
             masked.append(f"{name}=***")
         else:
             masked.append(re.sub(r"://[^/@\s]+@", "://***@", arg))
-        hide_next = not equals and arg.startswith("-") and _is_secret(name)
-    text = " ".join(" ".join(masked).split())
-    return text if len(text) <= COMMAND_LENGTH else f"{text[:COMMAND_LENGTH]}…"
+        hide_next = not equals and arg.startswith("-") and is_secret(name)
+    return masked
 
 
 def parse_cgroup(text: str) -> tuple[str | None, str | None, str | None]:
@@ -195,7 +202,8 @@ def _unit(path: str) -> str | None:
     return None
 
 
-def _is_secret(option: str) -> bool:
+def is_secret(option: str) -> bool:
+    """Whether an option or variable of this name holds something to keep to oneself."""
     return any(word in _SECRET_WORDS for word in re.split(r"[-_.]+", option.lower()))
 
 

@@ -22,10 +22,13 @@ class Plan:
     enable: bool = False
     traffic: bool = False
     reasons: list[str] = field(default_factory=list)
+    # Trees of strangers that a person allowed to be stopped: {token: pid:start time, text}.
+    takeover: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
-        return self.build or self.restart or self.gates or self.enable or self.traffic
+        needed = self.build or self.restart or self.gates or self.enable or self.traffic
+        return needed or bool(self.takeover)
 
 
 def make_plan(
@@ -96,6 +99,7 @@ def summary(plan: Plan, seen: Reality) -> list[str]:
         ]
     steps = {
         "build": plan.build,
+        "takeover": bool(plan.takeover),
         "restart" if seen.unit.running else "start": plan.restart,
         "gates": plan.gates,
         "enable at boot": plan.enable,

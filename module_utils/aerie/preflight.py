@@ -8,10 +8,8 @@ import pwd
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import processes
 from .errors import ErrorKind
 from .files import read_json, sha256_of
-from .reality import Reality
 
 MODEL_MISSING = ErrorKind(
     "model-missing",
@@ -21,11 +19,6 @@ MODEL_MISSING = ErrorKind(
 MODEL_UNREADABLE = ErrorKind(
     "model-unreadable",
     "The service user cannot read a model's files, often because a parent directory is closed.",
-)
-PORT_TAKEN = ErrorKind(
-    "port-taken",
-    "Another process listens on the instance's port. SGLang would load the whole model first and then hang, or take "
-    "the other process's answers for its own.",
 )
 
 
@@ -125,34 +118,3 @@ def _unreadable(paths: Sequence[Path], user: str, uid: int, gid: int) -> list[st
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
         found.append(f"the check itself could not run as {user}")
     return found
-
-
-def check_rendezvous(seen: Reality, port: int) -> None:
-    """Raise port-taken when a process outside the instance's unit listens on its rendezvous port."""
-    if processes.listeners(port, pids=list(seen.members)):
-        return  # the usual case, and the cheap one: only the unit's own processes are looked at
-    found = processes.listeners(port)
-    if not found:
-        return
-    holders = [processes.read_process(pid) for one in found for pid in one.pids]
-    raise PORT_TAKEN.error(
-        f"port {port}, the rendezvous port, is held by another process",
-        evidence=[one.describe() for one in holders if one]
-        or [f"{one} (holder not visible)" for one in found],
-        next="stop that process, or give the instance another sglang_server_rendezvous_port",
-    )
-
-
-def check_port(seen: Reality, port: int) -> None:
-    """Raise port-taken when a process outside the instance's unit listens on its port."""
-    if not seen.strangers:
-        return
-    holders = [processes.read_process(pid) for pid in seen.strangers if pid]
-    evidence = [one.describe() for one in holders if one] or [
-        f"{one} (holder not visible)" for one in seen.listener
-    ]
-    raise PORT_TAKEN.error(
-        f"port {port} is held by another process",
-        evidence=evidence,
-        next="stop that process, or give the instance another sglang_server_port",
-    )

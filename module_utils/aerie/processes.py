@@ -10,8 +10,10 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from .gpu_holders import hidden_words
+
 PROC = Path("/proc")
-LISTEN = "0A"  # TCP state in /proc/net/tcp
+LISTEN, ESTABLISHED = "0A", "01"  # TCP states in /proc/net/tcp
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Process:
 
     def describe(self) -> str:
         """``pid 812 (user ubuntu): python3 -m http.server`` for error messages."""
-        text = " ".join(self.command) or "?"
+        text = " ".join(hidden_words(self.command)) or "?"
         unit = re.search(r"/([^/]+\.(?:service|scope))", self.cgroup)
         where = f", {unit.group(1)}" if unit else ""
         return f"pid {self.pid} (user {self.user}{where}): {text[:200]}"
@@ -127,6 +129,18 @@ def parse_listeners(table: str) -> list[tuple[str, int, int]]:
         if len(columns) > 9 and columns[3] == LISTEN:
             rows.append((*_address(columns[1]), int(columns[9])))
     return rows
+
+
+def parse_connections(table: str, port: int) -> int:
+    """How many established connections to a local port the text of /proc/net/tcp or tcp6 shows."""
+    rows = (line.split() for line in table.splitlines()[1:])
+    return sum(1 for row in rows if len(row) > 9 and row[3] == ESTABLISHED and _address(row[1])[1] == port)
+
+
+def connections(port: int) -> int:
+    """Established connections to a port of this host: no more than so many requests run."""
+    tables = ((_read(PROC / "net" / name) or b"").decode() for name in ("tcp", "tcp6"))
+    return sum(parse_connections(text, port) for text in tables)
 
 
 def listeners(port: int | None = None, pids: list[int] | None = None) -> list[Listener]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from . import deployment, nft, preflight, reality, state
+from . import deployment, nft, preflight, reality, state, step_takeover
 from .health import url_host
 from .plan import Plan, make_plan, summary
 from .ports import Ports, check_clashes
@@ -20,13 +20,16 @@ TREE_BYTES = 300 << 20
 def planned(step: Step) -> dict[str, Any]:
     host, port = step.settings["host"], step.settings["port"]
     seen = reality.look(step.store, host, port)
-    preflight.check_port(seen, port)
+    taken = step_takeover.of_ports(step, seen, [port])
     for path, variable in step.models().values():
         files = [Path(path) / "config.json", *preflight.weight_files(Path(path))]
         preflight.check_readable(files, step.settings["user"], variable)
-    ports = _check_ports(step, seen)
+    ports = _check_ports(step)
+    if ports is not None:
+        taken += step_takeover.of_ports(step, seen, [ports.rendezvous])
     plan = _plan(step, seen)
     _plan_traffic(step, plan, ports)
+    step_takeover.plan(step, plan, seen, taken)
     return {
         **step.result(plan),
         "summary": summary(plan, seen),
@@ -48,16 +51,14 @@ def _acceptance(step: Step) -> dict[str, Any]:
     return next((one for one in step.record.history if one.get("digest") == step.digest), {})
 
 
-def _check_ports(step: Step, seen: reality.Reality) -> Ports | None:
-    """The ports of the spec, free and this instance's alone; None as long as there is no spec."""
+def _check_ports(step: Step) -> Ports | None:
+    """The ports of the spec, this instance's alone; None as long as there is no spec."""
     if step.settings["traffic_control"]:
         nft.require()
     if step.spec is None:
         return None
     ports = Ports.of(step.spec.as_dict())
     check_clashes(ports, state.ports_of_others(step.store))
-    if ports.rendezvous:
-        preflight.check_rendezvous(seen, ports.rendezvous)
     return ports
 
 

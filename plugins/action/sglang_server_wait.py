@@ -18,18 +18,18 @@ class ActionModule(ActionBase):
     """Short looks instead of one long call: a connection that drops costs one look."""
 
     _requires_connection = True
+    MODULE = "sglang_server_wait"
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        timeout = float(arguments.get("timeout", 1800))
+        timeout = self.limit(arguments)
         start = last_answer = time.monotonic()
         said, said_at = "", 0.0
+        changed = False
         while True:
             try:
-                result = self._execute_module(
-                    "sglang_server_wait", module_args=arguments, task_vars=task_vars
-                )
+                result = self._execute_module(self.MODULE, module_args=arguments, task_vars=task_vars)
                 lost = bool(result.get("unreachable"))
             except AnsibleConnectionFailure as error:
                 result, lost = {"msg": str(error), "unreachable": True}, True
@@ -42,6 +42,8 @@ class ActionModule(ActionBase):
                 continue
             last_answer = time.monotonic()
             result["waited_s"] = round(waited, 1)
+            changed = changed or bool(result.get("changed"))
+            result["changed"] = changed
             if result.get("failed") or result.get("done") or self._task.check_mode:
                 return result
             text = str(result.get("text") or "")
@@ -50,12 +52,21 @@ class ActionModule(ActionBase):
                 said, said_at = text, time.monotonic()
             if waited > timeout:
                 return {**result, "failed": True, "msg": self._too_late(arguments, result, waited)}
-            arguments |= {"cursor": result.get("cursor", ""), "phase": result.get("phase", "")}
+            arguments |= self._further(result)
             time.sleep(PAUSE_S)
+
+    def limit(self, arguments: dict[str, Any]) -> float:
+        """Seconds to wait at most."""
+        return float(arguments.get("timeout", 1800))
 
     def _say(self, task_vars: dict[str, Any] | None, text: str) -> None:
         host = (task_vars or {}).get("inventory_hostname", "host")
         self._display.display(f"  {host}: {text}", color="bright gray")
+
+    @staticmethod
+    def _further(result: dict[str, Any]) -> dict[str, Any]:
+        """Options with which the next look goes on from this one."""
+        return {"cursor": result.get("cursor", ""), "phase": result.get("phase", "")}
 
     @staticmethod
     def _too_late(arguments: dict[str, Any], result: dict[str, Any], waited: float) -> str:

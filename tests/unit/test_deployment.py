@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,16 +174,3 @@ def test_a_closed_directory_is_found_as_the_service_user(tmp_path: Path) -> None
     assert "Permission denied" in refused.value.evidence[0]
     assert preflight.check_readable([weights], "root", "x")
     assert not preflight.check_readable([weights], "no-such-user", "x")
-
-
-def test_a_taken_port_names_its_holder() -> None:
-    from test_plan import RUNNING
-
-    preflight.check_port(RUNNING, 30000)
-    seen = replace(
-        RUNNING, members=(99,), listener=tuple(replace(one, pids=(os.getpid(),)) for one in RUNNING.listener)
-    )
-    with pytest.raises(AerieError) as refused:
-        preflight.check_port(seen, 30000)
-    assert refused.value.kind.code == "port-taken"
-    assert f"pid {os.getpid()} (user" in refused.value.evidence[0]

@@ -1,0 +1,29 @@
+"""Repeat the module ``sglang_takeover`` until the trees have ended, and print how far they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.loader import action_loader
+
+
+class ActionModule(action_loader.get("sglang_server_wait", class_only=True)):
+    """The module ends every takeover within its own bound; this longer stop is for one that cannot."""
+
+    MODULE = "sglang_takeover"
+    # Beside the bound: 60 s in which SIGKILL must have worked, for each tree, and the last look.
+    BESIDE_S = 90.0
+
+    def limit(self, arguments: dict[str, Any]) -> float:
+        return float(arguments.get("timeout", 120)) + self.BESIDE_S
+
+    @staticmethod
+    def _further(result: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    @staticmethod
+    def _too_late(arguments: dict[str, Any], result: dict[str, Any], waited: float) -> str:
+        return (
+            f"the takeover has not ended after {waited:.0f} s [takeover-not-ended]\n"
+            f"  last seen: {result.get('text')}\nNext: run again; it goes on with the same processes"
+        )
