@@ -14,8 +14,9 @@ description:
     unified diff. What a release has already, or is not for, is left alone.
   - Pristine is proven by the wheel's C(RECORD), by git in a source checkout, or by the first sight of a file. A file
     that is neither pristine nor Aerie's own work is never overwritten; the error shows what was changed in it.
-  - All files are computed and compiled first, then all are replaced or none. A kill leaves each file wholly old or wholly
-    new, and the next call finishes. Owner, mode and extended attributes stay; byte-code of another text never runs.
+  - All files are computed and compiled first, then all are replaced or none. A kill leaves each file wholly old or
+    wholly new, and the next call finishes. Owner, mode and extended attributes stay; byte-code of another text never
+    runs.
   - While a file is patched, the directory C(.aerie-patches) beside the package holds what it was. Reverting needs no
     network and leaves no byte behind.
   - A tree that a running server imports from is refused.

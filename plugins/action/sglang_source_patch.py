@@ -1,4 +1,4 @@
-"""Controller side of ``sglang_source_patch``: reads the catalogue and sends the wanted entries, checked, with the module."""
+"""Controller side of ``sglang_source_patch``: reads the catalogue and sends the wanted entries along."""
 
 from __future__ import annotations
 
