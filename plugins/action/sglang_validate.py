@@ -13,7 +13,7 @@ from ansible.plugins.action import ActionBase
 
 PREFIXES = ("sglang_", "gpu_host_")
 # What roles register for each other. They are variables of the host too, from the second play of a run on.
-RESULTS = ("sglang_install_result", "gpu_host_result", "gpu_host_free")
+RESULTS = ("sglang_install_result", "gpu_host_result", "gpu_host_free", "sglang_patches_result")
 
 
 class ActionModule(ActionBase):
@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
             names = set(values) | set(
                 values.get("hostvars", {}).get(values.get("inventory_hostname", ""), {})
             )
-            variables.check_names(names - set(RESULTS), options, PREFIXES)
+            variables.check_names(names - set(RESULTS), self._all_names(), PREFIXES)
             ours = {name: self._templar.template(values[name]) for name in options if name in values}
             variables.check_types(ours, options)
             full = {name: option.get("default") for name, option in options.items()} | ours
@@ -49,6 +49,11 @@ class ActionModule(ActionBase):
         for text in warnings:
             self._display.warning(text)
         return {**result, "changed": False, "checked": len(ours)}
+
+    def _all_names(self) -> set[str]:
+        """Variables of every role: an inventory serves all playbooks, also those that take other roles."""
+        specs = [one for place in self._roles_paths() for one in place.glob("*/meta/argument_specs.yml")]
+        return {name for one in specs for name in self._options(one.parents[1].name)}
 
     def _options(self, role: str) -> dict[str, dict[str, Any]]:
         """All options of all entry points of a role."""
