@@ -45,13 +45,25 @@ options:
     type: str
   draft_layer_ids:
     description:
-      - Layer ids that the draft is to be served with, as M(sglang_draft_check) recommends them, for example
-        V([3, 31, 59]).
+      - Layer ids that the draft is to be served with, for example V([3, 31, 59]). With O(state=planned) and
+        O(training_layers) they are worked out; the other states take what RV(draft_layer_ids) said.
       - Where the draft's C(config.json) says otherwise, the deployment gets a directory with links to the draft's
         files and a C(config.json) of its own with these ids. The draft itself is never written to.
       - Empty, or with another algorithm than EAGLE3, the draft is served as it is.
     type: list
     elements: int
+    default: []
+  training_layers:
+    description:
+      - With O(state=planned), the layers on whose outputs the draft was trained. The draft is then judged as
+        M(sglang_draft_check) does, for the release that O(release) names, and all its problems fail the module.
+    type: list
+    elements: int
+    default: []
+  accept_draft_problems:
+    description: Codes of problems of the draft that are meant so. They become warnings.
+    type: list
+    elements: str
     default: []
   host:
     description: Address that the server listens on.
@@ -209,6 +221,15 @@ ports:
   description: V(serving) and V(rendezvous) port; the latter 0 when SGLang chooses it or no release is there yet.
   type: dict
   returned: with O(state=planned)
+draft:
+  description: What M(sglang_draft_check) returns about the draft; empty where there was nothing to judge.
+  type: dict
+  returned: with O(state=planned)
+draft_layer_ids:
+  description: The layer ids that the deployment serves; empty for those that the draft's own config names.
+  type: list
+  elements: int
+  returned: with O(state=planned)
 served:
   description:
     - Where the deployment's own package (V(site_packages)) and the draft that it serves (V(draft), empty without one)
@@ -240,6 +261,8 @@ def main() -> None:
             "model_path": {"type": "str"},
             "draft_model_path": {"type": "str"},
             "draft_layer_ids": {"type": "list", "elements": "int", "default": []},
+            "training_layers": {"type": "list", "elements": "int", "default": []},
+            "accept_draft_problems": {"type": "list", "elements": "str", "default": []},
             "host": {"type": "str", "default": "127.0.0.1"},
             "port": {"type": "int", "default": 30000},
             "rendezvous_port": {"type": "int", "default": 0},
@@ -266,9 +289,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        module.exit_json(**run(module.params, check=module.check_mode))
+        result = run(module.params, check=module.check_mode)
     except AerieError as error:
         module.fail_json(**error.as_result())
+    for line in result.pop("advice", ()):
+        module.warn(line)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

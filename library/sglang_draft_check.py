@@ -222,10 +222,6 @@ notes:
   returned: when the configs were read
   type: list
   elements: dict
-judged:
-  description: The options O(target), O(draft), O(release) and O(training_layers) that this result is about.
-  returned: when the configs were read
-  type: dict
 target_architecture:
   description: Architecture of the target.
   returned: when the configs were read
@@ -284,23 +280,13 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
 }
 
 
-def judged(params: dict[str, Any]) -> dict[str, Any]:
-    """What a result is about, as it was asked, so that a caller can tell whether it still holds."""
-    return {
-        "target": params["target"],
-        "draft": params["draft"],
-        "release": params["release"],
-        "training_layers": params["training_layers"] or [],
-    }
-
-
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     try:
         report = check(Settings.from_params(module.params))
     except AerieError as error:
         module.fail_json(**error.as_result())
-    result = {**report.as_result(), "judged": judged(module.params)}
+    result = report.as_result()
     for finding in report.warnings:
         # A warning at each run that nobody can do anything about teaches people to read over warnings.
         if finding.fix != NOTHING_TO_DO:

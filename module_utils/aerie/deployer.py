@@ -30,8 +30,8 @@ def _run(step: Step) -> dict[str, Any]:
     if name in WITHOUT_SPEC:
         WITHOUT_SPEC[name](step)
         return step.result(Plan(""))
-    step.spec = step.make_spec()
     if name == "planned":
         return planned(step)
+    step.spec = step.make_spec()
     CHANGING[name](step)
     return step.result(Plan(step.digest))

@@ -41,21 +41,42 @@ def url_host(host: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
+class Request:
+    """A GET that has been sent to the server on this host; :meth:`answer` waits for what comes back.
+
+    SGLang's /health generates a token and looks for it once a second, so a caller does its other work meanwhile.
+    """
+
+    def __init__(self, host: str, port: int, path: str, *, timeout: float = 10.0, api_key: str = "") -> None:
+        self._connection = http.client.HTTPConnection(LOOPBACK.get(host, host), port, timeout=timeout)
+        self._failed: Answer | None = None
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        try:
+            self._connection.request("GET", path, headers=headers)
+        except (OSError, http.client.HTTPException) as error:
+            self._failed = _no_answer(error)
+
+    def answer(self) -> Answer:
+        """The answer, or why there is none. Waits ``timeout`` seconds at most for each part of it."""
+        try:
+            if self._failed is not None:
+                return self._failed
+            response = self._connection.getresponse()
+            return Answer(response.status, response.read(8 << 20))
+        except (OSError, http.client.HTTPException) as error:
+            return _no_answer(error)
+        finally:
+            self._connection.close()
+
+
+def _no_answer(error: Exception) -> Answer:
+    refused = isinstance(error, ConnectionRefusedError)
+    return Answer(0, b"", "connection refused" if refused else str(error) or repr(error))
+
+
 def get(host: str, port: int, path: str, *, timeout: float = 10.0, api_key: str = "") -> Answer:
     """GET a path of the server on this host. SGLang's /health generates a token: allow 5 s and more."""
-    connection = http.client.HTTPConnection(LOOPBACK.get(host, host), port, timeout=timeout)
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        connection.request("GET", path, headers=headers)
-        response = connection.getresponse()
-        return Answer(response.status, response.read(8 << 20))
-    except (OSError, http.client.HTTPException) as error:
-        reason = (
-            "connection refused" if isinstance(error, ConnectionRefusedError) else str(error) or repr(error)
-        )
-        return Answer(0, b"", reason)
-    finally:
-        connection.close()
+    return Request(host, port, path, timeout=timeout, api_key=api_key).answer()
 
 
 def live_accept_length(info: Any) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,36 @@ class Reality:
         return sorted({pid for one in self.listener for pid in one.pids}) or [0]
 
 
+class Look:
+    """A look at one instance whose /health has been asked and not yet answered.
+
+    ``seen`` is complete but for its health, on which no decision may rest; :meth:`finish` waits for the answer.
+    """
+
+    def __init__(self, seen: Reality, request: health.Request | None) -> None:
+        self.seen = seen
+        self._request = request
+
+    def finish(self) -> Reality:
+        """The whole look."""
+        if self._request is not None:
+            answer = self._request.answer()
+            self.seen = replace(self.seen, health="ok" if answer.ok else answer.describe())
+            self._request = None
+        return self.seen
+
+
 def look(
     store: InstanceStore, host: str, port: int, *, ask_health: bool = True, timeout: float = 15.0
 ) -> Reality:
     """Look at an instance. At most one HTTP request, and only when our own process holds the port."""
+    return begin_look(store, host, port, ask_health=ask_health, timeout=timeout).finish()
+
+
+def begin_look(
+    store: InstanceStore, host: str, port: int, *, ask_health: bool = True, timeout: float = 15.0
+) -> Look:
+    """The same, for a caller with something to do while the server answers (SGLang takes a second)."""
     unit = systemd.show(store.unit_name)
     process = processes.read_process(unit.main_pid) if unit.main_pid else None
     environment = processes.read_environment(unit.main_pid) if process else None
@@ -62,17 +88,12 @@ def look(
         age_s=processes.seconds_since_start(process) if process else 0.0,
     )
     if process is None:
-        return seen
+        return Look(seen, None)
     if not seen.owns_port:
-        return _with_health(seen, "not listening yet")
+        return Look(replace(seen, health="not listening yet"), None)
     if not ask_health:
-        return _with_health(seen, "not asked")
-    answer = health.get(host, port, "/health", timeout=timeout)
-    return _with_health(seen, "ok" if answer.ok else answer.describe())
-
-
-def _with_health(seen: Reality, text: str) -> Reality:
-    return Reality(**{**vars(seen), "health": text})
+        return Look(replace(seen, health="not asked"), None)
+    return Look(seen, health.Request(host, port, "/health", timeout=timeout))
 
 
 def running_digest(environment: Mapping[str, str] | None, deployments: Path) -> str:

@@ -46,10 +46,7 @@ class Step:
 
     def make_spec(self) -> Spec | None:
         """None as long as the release is not installed: what it will be is known only then."""
-        models = {
-            role: preflight.check_model(role, path, variable)
-            for role, (path, variable) in self.models().items()
-        }
+        models = self.check_models()
         release = Release.from_mapping(self.settings["release"])
         if not release.package_dir or not Path(release.package_dir).is_dir():
             if self.check or self.settings["state"] == "planned":
@@ -64,6 +61,13 @@ class Step:
             models["draft"] = draft_copy.with_layer_ids(models["draft"], ids)
         salt = self.store.salt(create=not self.check and self.settings["state"] == "built")
         return desired_spec(self.settings, release, models, salt)
+
+    def check_models(self) -> dict[str, dict[str, Any]]:
+        """``{role: {path, config_sha256}}`` of the models that this mode serves; raises model-missing."""
+        return {
+            role: preflight.check_model(role, path, variable)
+            for role, (path, variable) in self.models().items()
+        }
 
     def models(self) -> dict[str, tuple[str, str]]:
         """``{role: (path, inventory variable)}`` of the models that this mode serves."""

@@ -10,6 +10,7 @@ from .health import url_host
 from .plan import Plan, make_plan, summary
 from .ports import Ports, check_clashes
 from .step import Step
+from .step_draft import advice, judge
 from .traffic import Closed
 
 # What a deployment's tree takes as long as the release is not there to be measured: 0.5.23 with its byte-code took
@@ -19,20 +20,30 @@ TREE_BYTES = 300 << 20
 
 def planned(step: Step) -> dict[str, Any]:
     host, port = step.settings["host"], step.settings["port"]
-    seen = reality.look(step.store, host, port)
-    taken = step_takeover.of_ports(step, seen, [port])
+    # SGLang takes a second to answer /health; the rest is done meanwhile.
+    look = reality.begin_look(step.store, host, port)
+    step.check_models()
+    report = judge(step.settings)
+    if report is not None and report.case.recommended:
+        step.settings = {**step.settings, "draft_layer_ids": report.case.recommended}
+    step.spec = step.make_spec()
+    taken = step_takeover.of_ports(step, look.seen, [port])
     for path, variable in step.models().values():
         files = [Path(path) / "config.json", *preflight.weight_files(Path(path))]
         preflight.check_readable(files, step.settings["user"], variable)
     ports = _check_ports(step)
     if ports is not None:
-        taken += step_takeover.of_ports(step, seen, [ports.rendezvous])
+        taken += step_takeover.of_ports(step, look.seen, [ports.rendezvous])
+    seen = look.finish()
     plan = _plan(step, seen)
     _plan_traffic(step, plan, ports)
     step_takeover.plan(step, plan, seen, taken)
     return {
         **step.result(plan),
         "summary": summary(plan, seen),
+        "draft": report.as_result() if report else {},
+        "draft_layer_ids": step.settings["draft_layer_ids"],
+        "advice": advice(report) if report else [],
         "accepted": _acceptance(step),
         "url": f"http://{url_host(host)}:{port}",
         "ports": {"serving": port, "rendezvous": ports.rendezvous if ports else 0},

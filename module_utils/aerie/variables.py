@@ -36,6 +36,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "list": (list, tuple),
     "dict": (Mapping,),
 }
+# In a list of words a number is as good as its text: [0, 1] for GPUs, [8000] for anything.
+_ELEMENTS = {**_TYPES, "str": (str, int, float)}
 
 
 def check_names(variables: Iterable[str], known: Iterable[str], prefixes: Iterable[str]) -> None:
@@ -66,8 +68,7 @@ def check_types(values: Mapping[str, Any], options: Mapping[str, Mapping[str, An
         expected = _TYPES.get(str(option.get("type", "str")))
         if expected is None:
             continue
-        wrong = not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected)
-        if wrong:
+        if not _is(value, expected):
             shown = "its value (a secret)" if option.get("no_log") else repr(value)
             needed = option.get("type", "str")
             evidence.append(f"{name}: {shown} is {type(value).__name__}, {needed} is needed")
@@ -77,6 +78,34 @@ def check_types(values: Mapping[str, Any], options: Mapping[str, Mapping[str, An
             evidence=evidence,
             next="write true or false without quotes; on the command line use JSON: -e '{\"name\": true}'",
         )
+
+
+def check_choices(values: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise wrong-type for list elements of another type than stated, bad-value for values that are no choice.
+
+    With this and :func:`check_types` a playbook needs no validation of its own for each role.
+    """
+    for name, value in sorted(values.items()):
+        option = options.get(name)
+        if option is None or value is None:
+            continue
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        expected = _ELEMENTS.get(str(option.get("elements"))) if isinstance(value, (list, tuple)) else None
+        odd = [one for one in parts if expected and not _is(one, expected)]
+        if odd:
+            raise WRONG_TYPE.error(
+                f"{name} holds {odd[0]!r}, which is {type(odd[0]).__name__}; {option['elements']} is needed",
+                next="write numbers and true or false without quotes",
+            )
+        choices = option.get("choices")
+        if choices and any(one not in choices for one in parts):
+            raise BAD_VALUE.error(
+                f"{name} is {value!r}", next=f"use one of {', '.join(str(one) for one in choices)}"
+            )
+
+
+def _is(value: Any, expected: tuple[type, ...]) -> bool:
+    return isinstance(value, expected) and (not isinstance(value, bool) or bool in expected)
 
 
 def check_server(values: Mapping[str, Any]) -> list[str]:

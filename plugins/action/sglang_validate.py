@@ -12,8 +12,14 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 PREFIXES = ("sglang_", "gpu_host_")
-# What roles register for each other. They are variables of the host too, from the second play of a run on.
-RESULTS = ("sglang_install_result", "gpu_host_result", "gpu_host_free", "sglang_patches_result")
+# What roles tell each other. They are variables of the host too, or of the play.
+RESULTS = (
+    "sglang_install_result",
+    "sglang_install_needed",
+    "gpu_host_result",
+    "gpu_host_free",
+    "sglang_patches_result",
+)
 
 
 class ActionModule(ActionBase):
@@ -42,6 +48,7 @@ class ActionModule(ActionBase):
             variables.check_names(names - set(RESULTS), self._all_names(), PREFIXES)
             ours = {name: self._templar.template(values[name]) for name in options if name in values}
             variables.check_types(ours, options)
+            variables.check_choices(ours, options)
             full = {name: option.get("default") for name, option in options.items()} | ours
             warnings = variables.check_server(full) if "sglang_server_model_path" in options else []
         except AerieError as error:

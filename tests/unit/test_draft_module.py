@@ -72,11 +72,6 @@ def test_everything_returned_is_documented(pair):
     assert documented - {"error"} <= set(result)
 
 
-def test_what_was_judged_is_told(pair):
-    _rc, result = run(**pair, release="0.5.12")
-    assert result["judged"] == {**pair, "release": "0.5.12", "training_layers": []}
-
-
 def test_only_what_can_be_done_something_about_is_a_warning(pair):
     rc, result = run(**pair, release="0.5.23", training_layers=[2, 30, 58], serve_ids="recommended")
     assert rc == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.variables import check_names, check_server, check_types
+from ansible.module_utils.aerie.variables import check_choices, check_names, check_server, check_types
 
 KNOWN = ["sglang_server_port", "sglang_server_speculative", "sglang_install_release"]
 GOOD: dict[str, Any] = {
@@ -68,6 +68,32 @@ def test_types(type_: str, value: object, fine: bool) -> None:
             check_types({"sglang_x": value}, options)
         assert caught.value.kind.code == "wrong-type"
         assert f"{type_} is needed" in caught.value.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code"),
+    [
+        ({"choices": ["production", "baseline"]}, "production", ""),
+        ({"choices": ["production", "baseline"]}, "prodution", "bad-value"),
+        ({"type": "list", "choices": ["a"]}, ["a", "b"], "bad-value"),
+        ({"type": "list", "elements": "int"}, [1, 3], ""),
+        ({"type": "list", "elements": "int"}, [1, "3"], "wrong-type"),
+        ({"type": "list", "elements": "int"}, [True], "wrong-type"),
+        ({"type": "list", "elements": "str"}, ["0", 1], ""),
+        ({"type": "list", "elements": "str"}, [{"a": 1}], "wrong-type"),
+        ({"type": "list", "elements": "dict"}, [{"a": 1}], ""),
+        ({"type": "list"}, [1, "a"], ""),
+        ({"type": "raw"}, "a", ""),
+    ],
+)
+def test_choices_and_elements(option: dict[str, Any], value: object, code: str) -> None:
+    if not code:
+        check_choices({"sglang_x": value, "sglang_unset": None}, {"sglang_x": option, "sglang_unset": option})
+        return
+    with pytest.raises(AerieError) as caught:
+        check_choices({"sglang_x": value}, {"sglang_x": option})
+    assert caught.value.kind.code == code
+    assert "sglang_x" in caught.value.what
 
 
 def test_a_secret_of_the_wrong_type_is_not_shown() -> None:

@@ -1,0 +1,67 @@
+"""The draft is judged inside the plan: which ids it serves, what refuses it, and when there is nothing to judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.aerie.step_draft import DraftRefusedError, advice, judge
+from draft_made import DEEPSEEK, HIDDEN, draft_config, draft_tensors, write_model
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    target = write_model(tmp_path / "t", DEEPSEEK, {"model.norm.weight": ("BF16", [HIDDEN], None)})
+    return {
+        "release": {"release": "0.5.23"},
+        "model_path": str(target),
+        "draft_model_path": str(write_model(tmp_path / "d", draft_config([2, 30, 58]), draft_tensors())),
+        "speculative": {"algorithm": "EAGLE3", "num_steps": 2, "eagle_topk": 1, "num_draft_tokens": 3},
+        "training_layers": [2, 30, 58],
+        "accept_draft_problems": [],
+        "arguments": {},
+        "environment": {},
+    }
+
+
+def test_the_ids_that_mean_the_training_layers_are_served(settings: dict[str, Any]) -> None:
+    report = judge(settings)
+    assert report is not None
+    assert report.case.recommended == [3, 31, 59]
+    assert report.problems == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"speculative": {}},
+        {"speculative": {"algorithm": "NGRAM"}},
+        {"draft_model_path": ""},
+        {"release": {}},
+        {"release": {"release": ""}},
+    ],
+)
+def test_nothing_to_judge(settings: dict[str, Any], change: dict[str, Any]) -> None:
+    assert judge({**settings, **change}) is None
+
+
+def test_without_training_layers_nobody_can_say_and_that_is_advised(settings: dict[str, Any]) -> None:
+    report = judge({**settings, "training_layers": []})
+    assert report is not None
+    assert report.case.recommended is None
+    assert any("sglang_server_training_layers" in line for line in advice(report)), advice(report)
+
+
+def test_a_problem_refuses_the_run_and_is_told_whole(settings: dict[str, Any], tmp_path: Path) -> None:
+    zero = draft_tensors(d2t=("I64", [10], [0] * 10))
+    settings["draft_model_path"] = str(write_model(tmp_path / "z", draft_config([2, 30, 58]), zero))
+    with pytest.raises(DraftRefusedError) as refused:
+        judge(settings)
+    result = refused.value.as_result()
+    assert result["error"]["code"] == "draft-check-failed"
+    codes = [one["code"] for one in result["problems"]]
+    assert "d2t-zero" in codes
+    accepted = judge({**settings, "accept_draft_problems": codes})
+    assert accepted is not None
+    assert accepted.problems == ()
