@@ -1,19 +1,19 @@
-"""Carry out one step of a deployment's life. No Ansible here: settings in, a result out."""
+"""Carry out one step of a deployment's life. No Ansible here: settings in, a result out.
+
+A module's files are compiled anew at each call on a host, so each step imports what it needs and no more.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from .plan import Plan
-from .step import Step
-from .step_planned import planned
-from .step_switch import accepted, built, failed, started, stopped
+from . import reality
+from .state import InstanceStore
 
-# By the module's option ``state``. These two are about whatever runs, so they need no spec.
-WITHOUT_SPEC: dict[str, Callable[[Step], None]] = {"stopped": stopped, "failed": failed}
-CHANGING: dict[str, Callable[[Step], None]] = {"built": built, "started": started, "accepted": accepted}
+# Values of the module's option ``state`` that are about whatever runs, so that they need no spec.
+WITHOUT_SPEC = ("stopped", "failed")
 
 
 def run(settings: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
@@ -22,16 +22,28 @@ def run(settings: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
     Returns the module's result. With ``check`` nothing is written.
     """
     began = time.monotonic()
-    return {**_run(Step(settings, check=check)), "elapsed_s": round(time.monotonic() - began, 2)}
+    carry_out = _plan if settings["state"] == "planned" else _change
+    return {**carry_out(settings, check), "elapsed_s": round(time.monotonic() - began, 2)}
 
 
-def _run(step: Step) -> dict[str, Any]:
-    name = step.settings["state"]
-    if name in WITHOUT_SPEC:
-        WITHOUT_SPEC[name](step)
-        return step.result(Plan(""))
-    if name == "planned":
-        return planned(step)
-    step.spec = step.make_spec()
-    CHANGING[name](step)
+def _plan(settings: Mapping[str, Any], check: bool) -> dict[str, Any]:
+    # SGLang takes a second to answer /health. Everything else is done meanwhile, the imports too.
+    store = InstanceStore(settings["state_dir"], settings["instance"])
+    look = reality.begin_look(store, settings["host"], settings["port"])
+
+    from .step import Step
+    from .step_planned import planned
+
+    return planned(Step(settings, check=check), look)
+
+
+def _change(settings: Mapping[str, Any], check: bool) -> dict[str, Any]:
+    from . import step_switch
+    from .plan import Plan
+    from .step import Step
+
+    step = Step(settings, check=check)
+    if settings["state"] not in WITHOUT_SPEC:
+        step.spec = step.make_spec()
+    getattr(step_switch, settings["state"])(step)
     return step.result(Plan(step.digest))

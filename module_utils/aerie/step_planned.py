@@ -18,10 +18,9 @@ from .traffic import Closed
 TREE_BYTES = 300 << 20
 
 
-def planned(step: Step) -> dict[str, Any]:
+def planned(step: Step, look: reality.Look) -> dict[str, Any]:
+    """look: begun before, so that the server answers /health while the rest is looked at."""
     host, port = step.settings["host"], step.settings["port"]
-    # SGLang takes a second to answer /health; the rest is done meanwhile.
-    look = reality.begin_look(step.store, host, port)
     step.check_models()
     report = judge(step.settings)
     if report is not None and report.case.recommended:
