@@ -124,6 +124,13 @@ options:
     description: Seconds for all requests together.
     type: float
     default: 600.0
+  soak_requests:
+    description:
+      - How many requests must be answered in all after the gate has passed. The prompts are sent again and again;
+        what they give beyond the first time is not measured, but each answer must be whole.
+      - V(0) sends the measured ones only. The time for them grows with their number, from O(timeout).
+    type: int
+    default: 0
   tokenizer_timeout:
     description: Seconds for the tokenizer. The first import of C(transformers) can be slow.
     type: float
@@ -285,6 +292,10 @@ requests:
   description: Requests that were answered.
   returned: when a measurement was made
   type: int
+soak_requests:
+  description: Requests that were answered in all when a soak was asked for, otherwise 0.
+  returned: when a measurement was made and passed
+  type: int
 requests_degenerate:
   description: Answers that are loops and were left out; more than a tenth is refused.
   returned: when a measurement was made
@@ -415,6 +426,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "seed": {"type": "int", "default": 20250101},
     "request_timeout": {"type": "float", "default": 120.0},
     "timeout": {"type": "float", "default": 600.0},
+    "soak_requests": {"type": "int", "default": 0},
     "tokenizer_timeout": {"type": "float", "default": 120.0},
     "server_pid": {"type": "int"},
     "progress_file": {"type": "path"},
@@ -434,6 +446,7 @@ MEASURE_OPTIONS = (
     "request_timeout",
     "timeout",
     "speculative",
+    "soak_requests",
 )
 
 

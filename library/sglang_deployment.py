@@ -129,8 +129,8 @@ options:
     default: []
   gpu_look:
     description:
-      - "How the plan looks for holders of the instance's GPUs before it stops anything: V(gpus), V(expected_count)
-        and V(tools_dir), as M(gpu_memory_zero) takes them. Empty: it does not look."
+      - "How the plan looks for holders of the instance's GPUs before it stops anything: V(gpus), V(expected_count),
+        V(neighbours) and V(tools_dir), as M(gpu_memory_zero) takes them. Empty: it does not look."
     type: dict
     default: {}
   start_timeout:
@@ -235,6 +235,10 @@ served:
     - Where the deployment's own package (V(site_packages)) and the draft that it serves (V(draft), empty without one)
       lie. Empty when the release is not installed yet.
   type: dict
+  returned: always
+soak:
+  description: Requests that the next gates must see answered in all, because SIGKILL ended the server before; else 0.
+  type: int
   returned: always
 environment:
   description: Variables that the accept-rate module needs to look at the deployment (its import path).

@@ -92,8 +92,9 @@ waited_s:
   returned: always
 """
 
-from ansible.module_utils.aerie import reality, startup, systemd
+from ansible.module_utils.aerie import drain, holders, reality, startup, systemd
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.overview import api_key
 from ansible.module_utils.aerie.state import InstanceStore
 from ansible.module_utils.basic import AnsibleModule
 
@@ -101,16 +102,19 @@ from ansible.module_utils.basic import AnsibleModule
 def look(params: dict) -> tuple[dict, AerieError | None]:
     """One look: the result, and the error that ends the wait if there is one."""
     store = InstanceStore(params["state_dir"], params["instance"])
+    host, port = params["host"], params["port"]
     ready = params["until"] == "ready"
-    seen = reality.look(store, params["host"], params["port"], ask_health=ready, timeout=8.0)
+    seen = reality.look(store, host, port, ask_health=ready, timeout=8.0)
     part = systemd.journal(store.unit_name, invocation=seen.unit.invocation, after=params["cursor"])
     phase = startup.phase_of(part.lines, params["phase"])
     if ready:
         lost = seen.unit.stopped or seen.unit.restarts or seen.unit.sub.startswith("auto-restart")
         tail = systemd.journal(store.unit_name, last=25).lines if lost else []
-        verdict = startup.judge_start(seen, tail, phase)
+        verdict = startup.judge_start(seen, tail, phase, holders.lines(seen.listener, seen.members))
     else:
-        verdict = startup.judge_stop(seen)
+        spec = store.spec(seen.running) if seen.owns_port else None
+        load = str(drain.load_of(spec, host, port, api_key(store, seen.running))) if spec else ""
+        verdict = startup.judge_stop(seen, load)
     result = {
         "changed": False,
         "done": verdict.done,

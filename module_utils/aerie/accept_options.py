@@ -19,7 +19,10 @@ FLOOR_INVALID = ErrorKind(
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """Times in seconds. ``num_steps`` and ``num_draft_tokens`` None: what the server says."""
+    """Times in seconds. ``num_steps`` and ``num_draft_tokens`` None: what the server says.
+
+    soak_requests: how many requests must be answered in all, the measured ones among them; 0 for those alone.
+    """
 
     num_prompts: int = 24
     concurrency: int = 4
@@ -34,6 +37,12 @@ class MeasureOptions:
     request_timeout: float = 120.0
     timeout: float = 600.0
     speculative: bool = True
+    soak_requests: int = 0
+
+    @property
+    def soak_timeout(self) -> float:
+        """Seconds for the requests beyond the measured ones: as much for each as for one of those."""
+        return self.timeout * max(1.0, (self.soak_requests - self.num_prompts) / self.num_prompts)
 
     def check(self) -> None:
         """Refuse what can be seen to be wrong without a server."""
@@ -45,6 +54,8 @@ class MeasureOptions:
             raise _invalid("num_prompts and concurrency must be at least 1")
         if self.max_new_tokens < 2:
             raise _invalid("max_new_tokens must be at least 2: the first token comes from prefill")
+        if self.soak_requests < 0:
+            raise _invalid("soak_requests cannot be negative")
         if self.min_tokens < 0:
             raise _invalid("min_tokens cannot be negative")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):

@@ -66,8 +66,34 @@ def measure(
     except AerieError as error:
         figures.update(passed=False, reasons=[error.what])
         raise Refused(error, figures) from error
+    figures["soak_requests"] = _soak(client, prompts, options)
+    if figures["soak_requests"]:
+        figures["reasons"].append(f"soak: {figures['soak_requests']} requests answered in all")
     figures["passed"] = True
     return figures
+
+
+def _soak(client: Client, prompts: Sequence[Sequence[int]], options: MeasureOptions) -> int:
+    """Send the prompts again until ``soak_requests`` are answered in all; every answer must be whole.
+
+    A server that was started on what SIGKILL left behind can answer a hundred requests and then hang (sglang #22779).
+    Repeated prompts say nothing about the accept length, so they are not measured. Returns the number, 0 for no soak.
+    """
+    more = options.soak_requests - len(prompts)
+    if options.soak_requests and more > 0:
+        generate_all(
+            client,
+            [_request(prompts[number % len(prompts)], options) for number in range(more)],
+            concurrency=options.concurrency,
+            request_timeout=options.request_timeout,
+            deadline=time.monotonic() + options.soak_timeout,
+            on_answer=lambda timed: _check_soaked(timed, len(prompts)),
+        )
+    return max(options.soak_requests, len(prompts)) if options.soak_requests else 0
+
+
+def _check_soaked(timed: Timed, before: int) -> None:
+    read_answer(before + timed.index, timed.body, timed.seconds)
 
 
 def _ask(

@@ -35,14 +35,18 @@ def on_ports(listeners: Sequence[Listener], members: Sequence[int]) -> list[tupl
     return [(pid, f"port {one.port} ({one})") for one in foreign for pid in one.pids or (0,)]
 
 
-def on_gpus(
-    gpus: Sequence[str], expected: int | None, tools_dir: str, members: Sequence[int]
-) -> list[tuple[int, str]]:
-    """The same for GPUs (indices or UUIDs, none for all), from the driver; nothing where pynvml is not installed yet.
+def on_gpus(look: Mapping[str, Any], members: Sequence[int]) -> list[tuple[int, str]]:
+    """The same for GPUs, from the driver; nothing where pynvml is not installed yet.
 
-    A holder that ``/proc`` does not show is named as pid 0 when it is still listed after two seconds.
+    look: ``gpus`` (indices or UUIDs, none for all), ``expected_count``, ``tools_dir``, ``neighbours``. A holder that
+    ``/proc`` does not show is named as pid 0 when it is still listed after two seconds.
     """
-    options = gpu_check.Options(tuple(gpus) if gpus else None, expected, tools_dir=tools_dir)
+    options = gpu_check.Options(
+        tuple(str(one) for one in look.get("gpus") or ()) or None,
+        look.get("expected_count"),
+        tools_dir=str(look.get("tools_dir") or ""),
+        neighbours=tuple(look.get("neighbours") or ()),
+    )
     found = _gpu_holders(options, members)
     if any(pid == 0 for pid, _ in found):
         time.sleep(LOOK_AGAIN_S)
@@ -67,6 +71,12 @@ def gather(found: Sequence[tuple[int, str]], table: Mapping[int, Member] | None 
         known = trees.get(one.token)
         trees[one.token] = replace(known, holds=tuple({*known.holds, holds})) if known else one
     return sorted(trees.values(), key=lambda one: one.main.pid)
+
+
+def lines(listeners: Sequence[Listener], members: Sequence[int]) -> list[str]:
+    """Who holds the port without being of the unit, as evidence."""
+    found = on_ports(listeners, members)
+    return [line for one in gather(found) for line in one.evidence()] if found else []
 
 
 def approve_ports(found: Sequence[tuple[int, str]], allowed: Sequence[str]) -> list[Stranger]:

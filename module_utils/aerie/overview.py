@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from . import health, processes, reality, sockets, state
+from . import health, processes, reality, sockets, state, takeover
 from .files import read_json, sha256_of
 from .plan import duration
 from .release_rules import server_info_path
@@ -55,6 +55,8 @@ def describe(store: InstanceStore) -> dict[str, Any]:
             *find_drift(store, spec, seen, record, accepted),
             *sockets.complaints(found, accepted=record.phase == state.ACCEPTED),
         ],
+        "before": takeover.said_notes(store),
+        "soak": record.soak,
         "history": [
             {key: one.get(key) for key in ("digest", "mode", "release", "at")} for one in record.history
         ],
@@ -110,11 +112,16 @@ def _live(
     release = (spec.get("release") or {}).get("release")
     if not release or seen.health != "ok":
         return None
-    config = read_json(store.deployment(store.current()) / "config.yaml") or {}
-    keys = config if isinstance(config, dict) else {}
-    key = str(keys.get("api-key") or keys.get("admin-api-key") or "")
+    key = api_key(store, store.current())
     answer = health.get(host, port, server_info_path(str(release)), timeout=10.0, api_key=key)
     return health.live_accept_length(answer.json())
+
+
+def api_key(store: InstanceStore, digest: str) -> str:
+    """A key with which a deployment's server answers, '' when it asks for none."""
+    config = read_json(store.deployment(digest) / "config.yaml") if digest else None
+    keys = config if isinstance(config, dict) else {}
+    return str(keys.get("api-key") or keys.get("admin-api-key") or "")
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -152,6 +159,11 @@ def table(instances: Sequence[Mapping[str, Any]]) -> str:
         lines += [f"{one['instance']}: drift: {line}" for line in one["drift"]]
         if one.get("failure"):
             lines.append(f"{one['instance']}: failed: {one['failure'].splitlines()[0]}")
+        if one.get("soak"):
+            lines.append(
+                f"{one['instance']}: the next start is gated over {one['soak']} requests: SIGKILL ended the last"
+            )
+        lines += [f"{one['instance']}: {line}" for line in one.get("before") or []]
         if one["listening"]:
             lines.append(f"{one['instance']}: listens on {', '.join(one['listening'])}")
     return "\n".join(lines)

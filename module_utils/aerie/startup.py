@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .errors import AerieError, ErrorKind
 from .reality import Reality
+from .systemd import UnitState
 
 START_FAILED = ErrorKind(
     "start-failed",
@@ -23,6 +24,11 @@ START_TIMEOUT = ErrorKind(
 )
 STOP_TIMEOUT = ErrorKind(
     "stop-timeout", "The unit did not stop within its own time limit, after which systemd kills what is left."
+)
+
+UNIT_MASKED = ErrorKind(
+    "unit-masked",
+    "Somebody has masked the instance's unit, which keeps it from being started by anybody. Aerie does not undo that.",
 )
 
 PHASES: tuple[tuple[str, str], ...] = (
@@ -79,9 +85,14 @@ def advice_for(lines: Sequence[str]) -> str | None:
     return None
 
 
-def judge_start(seen: Reality, tail: Sequence[str], phase: str) -> Verdict:
-    """Is the server ready, on its way, or lost? ``tail``: the last journal lines of this start."""
+def judge_start(seen: Reality, tail: Sequence[str], phase: str, strangers: Sequence[str] = ()) -> Verdict:
+    """Is the server ready, on its way, or lost?
+
+    tail: the last journal lines of this start. strangers: who holds the port without being of the unit, a line each.
+    """
     unit = seen.unit
+    if unit.load == "masked":
+        return Verdict(False, "masked", _masked(unit.name))
     leaving = (
         unit.stopped or unit.sub in ("auto-restart", "auto-restart-queued") or unit.active == "deactivating"
     )
@@ -104,15 +115,35 @@ def judge_start(seen: Reality, tail: Sequence[str], phase: str) -> Verdict:
             "port taken",
             START_FAILED.error(
                 f"the port of {unit.name} is held by another process, so its server can never serve there",
-                evidence=[f"holder: pid {pid}" for pid in seen.strangers],
-                next="stop that process, or give the instance another sglang_server_port",
+                evidence=strangers or [f"holder: pid {pid}" for pid in seen.strangers],
+                next="look at it: ss -ltnp; run again, and the plan says how it can be stopped; or give the instance "
+                "another sglang_server_port",
             ),
         )
     return Verdict(False, phase or "importing")
 
 
-def judge_stop(seen: Reality) -> Verdict:
-    """Is the unit stopped and its cgroup empty?"""
+def _masked(name: str) -> AerieError:
+    return UNIT_MASKED.error(
+        f"{name} is masked, so systemd refuses to start it",
+        evidence=[f"systemctl show -p LoadState {name}: masked"],
+        next=f"ask who masked it; systemctl unmask {name}, then run again",
+    )
+
+
+def check_unit(unit: UnitState) -> None:
+    """Raise unit-masked for a unit that can never start, before the old server is asked to stop."""
+    if unit.load == "masked":
+        raise _masked(unit.name)
+
+
+def judge_stop(seen: Reality, load: str = "") -> Verdict:
+    """Is the unit stopped and its cgroup empty? load: ``3 requests``, what it still has to do, when that is known."""
     if seen.unit.stopped and not seen.members:
-        return Verdict(True, "stopped")
-    return Verdict(False, f"draining, {len(seen.members)} processes left" if seen.members else "stopping")
+        # systemd's word for a unit that had to be killed when TimeoutStopSec= had passed
+        killed = seen.unit.result == "timeout"
+        return Verdict(True, "stopped, by SIGKILL after the time for draining" if killed else "stopped")
+    if not seen.members:
+        return Verdict(False, "stopping")
+    left = f"{len(seen.members)} process{'' if len(seen.members) == 1 else 'es'} left"
+    return Verdict(False, f"draining, {load}, {left}" if load else f"draining, {left}")

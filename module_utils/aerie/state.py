@@ -26,15 +26,21 @@ ACCEPTED, SWITCHED, STOPPED, FAILED, NONE = "accepted", "switched", "stopped", "
 @dataclass
 class InstanceState:
     """``phase``: accepted (gates passed), switched (deployment is current, gates not passed), stopped (by a person),
-    failed (gates not passed, stopped for it), none."""
+    failed (gates not passed, stopped for it), none. ``soak``: requests that the next gates must see answered, because
+    SIGKILL ended a server on this instance's GPUs; 0 for no more than usual."""
 
     phase: str = NONE
     accepted: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
     failure: str = ""
+    soak: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return {"version": 1, **vars(self)}
+
+
+# sglang #22779: a server started after SIGKILL hung at about its hundredth request.
+SOAK_AFTER_KILL = 150
 
 
 def now() -> str:

@@ -114,6 +114,7 @@ class Step:
             "plan": {**vars(plan), "changed": plan.changed},
             "environment": {"PYTHONPATH": f"{self.directory}/site"} if self.digest else {},
             "served": self.served(),
+            "soak": self.record.soak,
         }
         if self.diff:
             result["diff"] = self.diff

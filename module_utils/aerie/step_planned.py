@@ -9,6 +9,7 @@ from . import deployment, nft, preflight, reality, state, step_takeover
 from .health import url_host
 from .plan import Plan, make_plan, summary
 from .ports import Ports, check_clashes
+from .startup import check_unit
 from .step import Step
 from .step_draft import advice, judge
 from .traffic import Closed
@@ -26,6 +27,7 @@ def planned(step: Step, look: reality.Look) -> dict[str, Any]:
     if report is not None and report.case.recommended:
         step.settings = {**step.settings, "draft_layer_ids": report.case.recommended}
     step.spec = step.make_spec()
+    check_unit(look.seen.unit)
     taken = step_takeover.of_ports(step, look.seen, [port])
     for path, variable in step.models().values():
         files = [Path(path) / "config.json", *preflight.weight_files(Path(path))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grp
 
-from . import deployment, processes, state, systemd
+from . import deployment, leftovers, processes, state, systemd
 from .desired import secret_values
 from .files import read_text, write_atomic
 from .spec import resolved
@@ -38,6 +38,8 @@ def started(step: Step) -> None:
     """Make the deployment current, write its unit, ask systemd to start it."""
     step.require_built()
     before = systemd.show(step.store.unit_name)
+    if before.result == "timeout":  # systemd had to SIGKILL it; this word is gone once the unit starts again
+        step.record.soak = max(step.record.soak, state.SOAK_AFTER_KILL)
     # A deployment that has not passed its gates must not come up by itself after a reboot.
     _disable(step, before)
     switch = step.store.current() != step.digest or not step.digest
@@ -45,6 +47,9 @@ def started(step: Step) -> None:
         step.store.set_current(step.digest)
     _write_unit(step)
     step.save(state.SWITCHED)
+    for path in leftovers.stale(step.settings["user"]):
+        if step.act(f"remove {path}, left by a process that has ended"):
+            path.unlink(missing_ok=True)
     if not before.running and step.act(f"start {before.name}"):
         if before.active == "failed":
             systemd.systemctl("reset-failed", before.name)
@@ -73,6 +78,8 @@ def accepted(step: Step) -> None:
     rest = [one for one in step.record.history if one.get("digest") != step.digest]
     step.record.history = [entry, *rest][:10]
     step.record.accepted = step.digest
+    if int((step.settings["gates"] or {}).get("soak_requests") or 0) >= step.record.soak:
+        step.record.soak = 0
     step.save(state.ACCEPTED)
     keep = [one["digest"] for one in step.record.history][: 1 + step.settings["keep"]]
     deployment.prune(step.store, [*keep, step.store.current()])

@@ -32,12 +32,7 @@ def of_gpus(step: Step, seen: Reality) -> list[Stranger]:
     if not look or look.get("expected_count") == 0 or (step.spec is None and seen.unit.running):
         return []
     try:
-        found = holders.on_gpus(
-            [str(one) for one in look.get("gpus") or []],
-            look.get("expected_count"),
-            str(look.get("tools_dir") or ""),
-            seen.members,
-        )
+        found = holders.on_gpus(look, seen.members)
     except AerieError:
         if step.spec is None:
             return []  # before the install and the host's own checks, which say more

@@ -18,7 +18,7 @@ from . import processes, stranger
 from .errors import ErrorKind
 from .files import read_json, write_json
 from .process_tree import Member, descendants, living, read_member, read_table, send
-from .state import InstanceStore, now
+from .state import SOAK_AFTER_KILL, InstanceStore, now
 
 TOO_LATE = ErrorKind(
     "takeover-not-ended",
@@ -186,6 +186,10 @@ class Takeover:
         note["ended"] = now()
         self._save()
         killed = bool(note.get("killed"))
+        if killed:
+            state = self.store.load()
+            state.soak = max(state.soak, SOAK_AFTER_KILL)
+            self.store.save(state)
         return _result(True, f"pid {self.pid} taken over: {how}", acted=True, killed=killed)
 
     def _save(self) -> None:

@@ -307,3 +307,30 @@ def test_progress_is_written_at_most_each_second_and_for_the_last(tmp_path: Path
 def test_progress_that_cannot_be_written_stops_nothing(double: Double, tmp_path: Path) -> None:
     progress = ProgressFile(tmp_path / "missing" / "progress", 8, interval=0.0)
     assert measure(HttpClient(double.url), PROMPTS, OPTIONS, progress)["passed"] is True
+
+
+def test_a_soak_sends_the_prompts_again_and_measures_them_once(double: Double) -> None:
+    figures = measure(HttpClient(double.url), PROMPTS, changed(soak_requests=21))
+    assert figures["soak_requests"] == len(double.bodies) == 21
+    assert figures["requests"] == 8
+    assert "soak: 21 requests answered in all" in figures["reasons"]
+
+
+def test_fewer_than_the_measured_are_no_soak(double: Double) -> None:
+    figures = measure(HttpClient(double.url), PROMPTS, changed(soak_requests=5))
+    assert figures["soak_requests"] == len(double.bodies) == 8
+
+
+def test_an_empty_answer_in_the_soak_is_refused(double: Double) -> None:
+    def generate(body: dict[str, Any]) -> tuple[int, Any]:
+        status, answer = good_answer_of(body)
+        if len(double.bodies) > 12:
+            answer = {**answer, "text": "", "output_ids": []}
+        return status, answer
+
+    def good_answer_of(body: dict[str, Any]) -> tuple[int, Any]:
+        return 200, good_answer(body)
+
+    double.generate = generate
+    error = refusal(double, changed(soak_requests=20))
+    assert "empty" in " ".join([error.what, *error.evidence])

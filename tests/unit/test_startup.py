@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.processes import Listener
-from ansible.module_utils.aerie.startup import advice_for, judge_start, judge_stop, phase_of
+from ansible.module_utils.aerie.startup import advice_for, check_unit, judge_start, judge_stop, phase_of
 from test_plan import ABSENT, RUNNING, UNIT
 
 LOADING = replace(RUNNING, listener=(), health="not listening yet")
@@ -19,10 +20,12 @@ def test_ready_needs_our_own_listener_and_health() -> None:
 
 
 def test_a_stranger_on_the_port_is_never_ready() -> None:
-    verdict = judge_start(replace(RUNNING, listener=(Listener("0.0.0.0", 30000, (7,)),)), [], "")
+    stranger = replace(RUNNING, listener=(Listener("0.0.0.0", 30000, (7,)),))
+    verdict = judge_start(stranger, [], "", ["pid 7 (user alice): python -m http.server"])
     assert not verdict.done
     assert verdict.error is not None
     assert "held by another process" in verdict.error.what
+    assert verdict.error.evidence == ["pid 7 (user alice): python -m http.server"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,17 @@ def test_stopped_needs_an_empty_cgroup() -> None:
     assert judge_stop(ABSENT).done
     assert not judge_stop(replace(ABSENT, members=(5,))).done
     assert judge_stop(RUNNING).text == "draining, 2 processes left"
+    assert judge_stop(RUNNING, "3 requests").text == "draining, 3 requests, 2 processes left"
+    assert "SIGKILL" in judge_stop(replace(ABSENT, unit=replace(ABSENT.unit, result="timeout"))).text
+
+
+def test_a_masked_unit_is_refused_before_anything_stops() -> None:
+    masked = replace(UNIT, load="masked", active="inactive")
+    check_unit(UNIT)
+    with pytest.raises(AerieError) as refused:
+        check_unit(masked)
+    assert "systemctl unmask sglang-default.service" in refused.value.next
+    assert judge_start(replace(ABSENT, unit=masked), [], "").error is not None
 
 
 # From the log of a real 0.5.23 on the CPU engine.
