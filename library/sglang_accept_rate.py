@@ -108,6 +108,13 @@ options:
       - The floor. The lower bound of the accept length's interval must reach it.
       - It must be at least 1 and below C(num_steps + 1), since a floor belongs to a step count.
     type: float
+  checks:
+    description:
+      - What else is known of the wiring, to explain a low accept length with; C(draft_check) (the result of
+        M(sglang_draft_check)), C(hidden_states) (of M(sglang_hidden_states), or the verdict that debug mode left, from
+        M(sglang_accept_agreement)) and C(cuda_graphs) (whether this server has them). Each may be left out.
+    type: dict
+    default: {}
   confidence:
     description: Confidence of the two-sided interval.
     type: float
@@ -422,6 +429,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "num_steps": {"type": "int"},
     "num_draft_tokens": {"type": "int"},
     "min_accept_length": {"type": "float"},
+    "checks": {"type": "dict", "default": {}},
     "confidence": {"type": "float", "default": 0.95},
     "seed": {"type": "int", "default": 20250101},
     "request_timeout": {"type": "float", "default": 120.0},
@@ -441,6 +449,7 @@ MEASURE_OPTIONS = (
     "num_steps",
     "num_draft_tokens",
     "min_accept_length",
+    "checks",
     "confidence",
     "seed",
     "request_timeout",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from .errors import AerieError, ErrorKind
 
@@ -22,6 +24,7 @@ class MeasureOptions:
     """Times in seconds. ``num_steps`` and ``num_draft_tokens`` None: what the server says.
 
     soak_requests: how many requests must be answered in all, the measured ones among them; 0 for those alone.
+    checks: what else is known of the wiring, to explain a low accept length with (``accept_causes.known_from``).
     """
 
     num_prompts: int = 24
@@ -37,6 +40,7 @@ class MeasureOptions:
     request_timeout: float = 120.0
     timeout: float = 600.0
     speculative: bool = True
+    checks: Mapping[str, Any] = field(default_factory=dict)
     soak_requests: int = 0
 
     @property

@@ -62,7 +62,7 @@ def measure(
             figures["unavailable"][f"server.{name}"] = str(settings.why_unknown)
     figures["min_accept_length"] = options.min_accept_length
     try:
-        figures["reasons"] = judge(figures, options.min_accept_length)
+        figures["reasons"] = judge(figures, options.min_accept_length, options.checks)
     except AerieError as error:
         figures.update(passed=False, reasons=[error.what])
         raise Refused(error, figures) from error

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.accept_gate import first_position, judge, likely_causes
+from ansible.module_utils.aerie.accept_causes import first_position, likely_causes
+from ansible.module_utils.aerie.accept_gate import judge
 from ansible.module_utils.aerie.accept_loops import loop_reason
 from ansible.module_utils.aerie.accept_meta import Answer, read_answer
 from ansible.module_utils.aerie.accept_options import MeasureOptions, check_floor
@@ -233,7 +234,7 @@ def test_baseline_has_no_accept_figures_and_must_not_speculate() -> None:
     for name in SPECULATIVE_FIGURES:
         assert figures[name] is None
         assert figures["unavailable"][name]
-    assert judge(figures, None)[0].startswith("answers checked")
+    assert judge(figures, None, {})[0].startswith("answers checked")
     with pytest.raises(AerieError) as refused:
         report(answers_of("right"), options, SERVED, wall_seconds=10.0)
     assert refused.value.kind.code == "accept-speculation-unexpected"
@@ -284,10 +285,10 @@ def test_too_few_tokens_or_requests(options: MeasureOptions, count: int, refused
 def test_gate_goes_by_the_lower_bound() -> None:
     figures = report(answers_of("right"), OPTIONS, SERVED, wall_seconds=10.0)
     low = figures["accept_length_interval"][0]
-    assert "clears the floor" in judge(figures, low)[0]
-    assert "only measured" in judge(figures, None)[0]
+    assert "clears the floor" in judge(figures, low, {})[0]
+    assert "only measured" in judge(figures, None, {})[0]
     with pytest.raises(AerieError) as below:
-        judge(figures, low + 0.0001)
+        judge(figures, low + 0.0001, {})
     assert below.value.kind.code == "accept-length-below-floor"
     assert "more prompts" in below.value.next
     text = below.value.message()
@@ -302,15 +303,15 @@ def test_gate_goes_by_the_lower_bound() -> None:
 )
 def test_likeliest_cause_comes_first(run: str, floor: float, first: str) -> None:
     figures = report(answers_of(run), OPTIONS, SERVED, wall_seconds=10.0)
-    assert first in likely_causes(figures, floor)[0]
+    assert first in likely_causes(figures, floor, {})[0]
 
 
 def test_causes_by_shape() -> None:
     figures = report(answers_of("right"), OPTIONS, SERVED, wall_seconds=10.0)
     weak = {**figures, "acceptance_by_position": acceptance_by_position([80, 15, 5])}
     collapse = {**figures, "acceptance_by_position": acceptance_by_position([20, 70, 10])}
-    assert "off by one" in likely_causes(weak, 5.5)[0]
-    assert "later ones collapse" in likely_causes(collapse, 5.5)[0]
+    assert "off by one" in likely_causes(weak, 5.5, {})[0]
+    assert "later ones collapse" in likely_causes(collapse, 5.5, {})[0]
     assert first_position(
         {**figures, "acceptance_by_position": None, "accept_length": 1.02}
     ) == pytest.approx(0.02)
