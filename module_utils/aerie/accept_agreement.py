@@ -184,9 +184,8 @@ def _why_none(records: Sequence[Mapping[str, Any]], who: Mapping[str, Any]) -> s
     others = []
     for record in records:
         theirs = record.get("identity") or {}
-        others.append(
-            [f"another {text}" for name, text in NAMES.items() if theirs.get(name) != who.get(name)]
-        )
+        differ = [f"another {text}" for name, text in NAMES.items() if theirs.get(name) != who.get(name)]
+        others.append((len(differ), ", ".join(differ)))
     return f"its nearest record is of {min(others)[1]}"
 
 
