@@ -37,6 +37,10 @@ class ProgressFile:
             length = f", accept length {self._length():.2f}" if self._verifies else ""
             self._write({"text": f"{self._done} of {self._total} answers{length}"})
 
+    def say(self, text: str) -> None:
+        """Something else than answers: a line as it is."""
+        self._write({"text": text})
+
     def _length(self) -> float | None:
         return round(self._gained / self._verifies, 3) if self._verifies else None
 

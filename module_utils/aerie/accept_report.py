@@ -228,6 +228,7 @@ def _row(answer: Answer, loop: str | None) -> dict[str, Any]:
         "completion_tokens": answer.completion_tokens,
         "verify_ct": answer.verify_ct,
         "accepted_drafts": answer.accepted_drafts,
+        "histogram": list(answer.histogram) if answer.histogram is not None else None,
         "accept_length": round(answer.gained / answer.verify_ct, 4) if answer.verify_ct else None,
         "finish": answer.finish,
         "seconds": round(answer.seconds, 3),

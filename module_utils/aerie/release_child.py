@@ -14,6 +14,8 @@ import signal
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,19 @@ class Finished:
 
 def run_child(job: ChildJob, code: str, payload: bytes, file: str | None = None) -> Finished:
     """Run ``code`` with ``payload`` on its standard input. ``file``: what to bring back out of its directory."""
+    with child_started(job, code, stderr=subprocess.PIPE) as (child, home):
+        status, out, err = _talk(child, payload, job.timeout)
+        return Finished(status, out, err, _read(home / file) if file else None)
+
+
+@contextmanager
+def child_started(
+    job: ChildJob, code: str, *, stderr: int = subprocess.STDOUT
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """The child with pipes to talk through, and its directory; at the end its process group is killed.
+
+    ``job.timeout`` is the caller's to keep. Raises ChildFailed when it cannot be started.
+    """
     account = account_of(job.user)
     home = tempfile.mkdtemp(prefix="aerie-child-")
     try:
@@ -80,7 +95,7 @@ def run_child(job: ChildJob, code: str, payload: bytes, file: str | None = None)
                 [job.python, "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=stderr,
                 cwd=home,
                 env=environment(job.pythonpath, home),
                 start_new_session=True,
@@ -88,8 +103,12 @@ def run_child(job: ChildJob, code: str, payload: bytes, file: str | None = None)
             )
         except OSError as error:
             raise ChildFailed(f"{type(error).__name__}: {error}") from error
-        status, out, err = _talk(child, payload, job.timeout)
-        return Finished(status, out, err, _read(Path(home) / file) if file else None)
+        try:
+            yield child, Path(home)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -139,10 +158,6 @@ def _talk(child: subprocess.Popen[bytes], payload: bytes, timeout: float) -> tup
         out, err = child.communicate(payload, timeout=timeout)
     except subprocess.TimeoutExpired as error:
         raise ChildFailed(f"it did not finish within {timeout:.0f} s") from error
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
     return child.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 
 

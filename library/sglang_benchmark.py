@@ -1,0 +1,329 @@
+#!/usr/bin/python
+# Apache-2.0 (see LICENSE)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: sglang_benchmark
+short_description: Measure speed and acceptance of a running SGLang server
+description:
+  - Measures a server on this host at one or more batch sizes. The load is made by SGLang's own
+    C(bench_serving), as it is in the release; per-request times come back, so that intervals and paired
+    comparisons can be made of them.
+  - Before the load the same prompts are sent once for the counters in their answers (accept length,
+    acceptance by position). That pass is the warm-up too, and is in no speed figure. C(bench_serving) sends
+    a short warm-up of its own besides, and empties the prefix cache after it.
+  - C(bench_serving) runs under the release's python as the service user, without a GPU in sight, since its
+    tokenizer may be code that ships with the model. The API key reaches it through a pipe and is on no
+    command line.
+  - Prompts are sent in the same order each time, whole rounds of the set, so that two runs can be compared
+    prompt by prompt.
+version_added: "0.2.0"
+author:
+  - Aerie contributors
+options:
+  url:
+    description: Where the server listens, as V(http://HOST:PORT). No proxy is used.
+    type: str
+    required: true
+  api_key:
+    description: The server's API key.
+    type: str
+  model_path:
+    description: Directory of the target model, for its tokenizer and chat template.
+    type: path
+    required: true
+  python:
+    description: The python of the release.
+    type: path
+    required: true
+  pythonpath:
+    description: Value of C(PYTHONPATH) for the load generator, such as the deployment's tree.
+    type: str
+  user:
+    description: The load generator runs as this user, the service user. When left out, as the task's.
+    type: str
+  trust_remote_code:
+    description: Let the tokenizer run code that ships with the model. Set it only when the server does so
+      too.
+    type: bool
+    default: false
+  chat_template:
+    description: Put prompts through the model's chat template.
+    type: bool
+    default: true
+  prompts:
+    description:
+      - A file on the host with prompts, as for M(sglang_accept_rate).
+      - When left out, the set that ships is used.
+    type: path
+  num_prompts:
+    description: How many prompts of the set are used.
+    type: int
+    default: 24
+  batch_sizes:
+    description: How many requests are in flight at a time, one measurement each.
+    type: list
+    elements: int
+    default: [1]
+  max_new_tokens:
+    description: Most tokens of an answer. Answers end by themselves where the model ends them.
+    type: int
+    default: 256
+  speculative:
+    description: Whether the server is meant to speculate. A contradiction is refused.
+    type: bool
+    default: true
+  num_steps:
+    description: The server's C(--speculative-num-steps). A server that runs with another number is refused.
+    type: int
+  num_draft_tokens:
+    description: The server's C(--speculative-num-draft-tokens).
+    type: int
+  flush_cache:
+    description: Empty the server's prefix cache before each batch size.
+    type: bool
+    default: true
+  request_timeout:
+    description: Seconds for one request of the acceptance pass.
+    type: float
+    default: 300.0
+  timeout:
+    description: Seconds for everything.
+    type: float
+    default: 3600.0
+  server_pid:
+    description: Process id of the server; its environment is looked at for simulated acceptance.
+    type: int
+  progress_file:
+    description: A file that gets lines of JSON with C(text), for whoever watches. The action plugin sets it.
+    type: path
+attributes:
+  check_mode:
+    support: full
+    description: Sends nothing and says that the result is known after start.
+  diff_mode:
+    support: none
+    description: It changes nothing.
+  idempotent:
+    support: full
+    description: It measures and is never changed.
+  platform:
+    support: full
+    description: It reads C(/proc).
+    platforms: linux
+requirements:
+  - Python 3.10 or newer on the host
+notes:
+  - Command line and result file of C(bench_serving) were read for SGLang 0.5.9 to 0.5.23; 0.5.23 was run.
+"""
+
+EXAMPLES = r"""
+- name: Measure at batch 1 and 8
+  sglang_benchmark:
+    url: http://127.0.0.1:8000
+    model_path: /shared/models/Kimi-K2.5
+    python: /opt/sglang/releases/0.5.23/bin/python
+    user: sglang
+    trust_remote_code: true
+    batch_sizes: [1, 8]
+    num_steps: 2
+    num_draft_tokens: 3
+  register: speed
+
+- name: Measure the same without speculation
+  sglang_benchmark:
+    url: http://127.0.0.1:8000
+    model_path: /shared/models/Kimi-K2.5
+    python: /opt/sglang/releases/0.5.23/bin/python
+    user: sglang
+    trust_remote_code: true
+    batch_sizes: [1, 8]
+    speculative: false
+"""
+
+RETURN = r"""
+batches:
+  description: One entry for each batch size.
+  returned: when a measurement was made
+  type: list
+  elements: dict
+  contains:
+    batch:
+      description: Requests in flight at a time.
+      type: int
+    requests:
+      description: Requests that were sent and answered.
+      type: int
+    tokens:
+      description: Output tokens.
+      type: int
+    duration_s:
+      description: Seconds from the first request to the last answer.
+      type: float
+    concurrency:
+      description: Mean number of requests at work.
+      type: float
+    output_tokens_per_second:
+      description: Output tokens by duration, prefill included.
+      type: float
+    ttft_ms:
+      description: Median time to the first token.
+      type: float
+    itl_ms:
+      description: Median over requests of the mean time between tokens.
+      type: float
+    rows:
+      description: One for each request, C(prompt), C(tokens), C(seconds), C(ttft), C(itl) (seconds).
+      type: list
+      elements: dict
+acceptance:
+  description: The acceptance pass as M(sglang_accept_rate) returns it. Its rows have a C(histogram).
+  returned: when a measurement was made
+  type: dict
+prompt_set:
+  description: Which prompts were sent, with their hash.
+  returned: when a measurement was made
+  type: dict
+generator:
+  description: What made the load, C(module) and C(release).
+  returned: when a measurement was made
+  type: dict
+  sample:
+    module: sglang.benchmark.serving
+    release: 0.5.23
+summary:
+  description: The figures in words, a line for each batch size.
+  returned: when a measurement was made
+  type: list
+  elements: str
+known_after:
+  description: Event after which the result can be known.
+  returned: in check mode
+  type: str
+  sample: start
+error:
+  description: What failed, with C(code), C(what), C(evidence) and C(next).
+  returned: on failure
+  type: dict
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.aerie.accept_client import HttpClient
+from ansible.module_utils.aerie.accept_options import MeasureOptions
+from ansible.module_utils.aerie.accept_progress import ProgressFile
+from ansible.module_utils.aerie.accept_prompts import choose_prompts, prompt_sha256, read_prompts_file
+from ansible.module_utils.aerie.accept_run import inspect_server, measure
+from ansible.module_utils.aerie.accept_server import check_environment
+from ansible.module_utils.aerie.bench_figures import batch_figures, summary
+from ansible.module_utils.aerie.bench_run import BenchJob, check_batches, run_load
+from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.basic import AnsibleModule
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "url": {"type": "str", "required": True},
+    "api_key": {"type": "str", "no_log": True},
+    "model_path": {"type": "path", "required": True},
+    "python": {"type": "path", "required": True},
+    "pythonpath": {"type": "str"},
+    "user": {"type": "str"},
+    "trust_remote_code": {"type": "bool", "default": False},
+    "chat_template": {"type": "bool", "default": True},
+    "prompts": {"type": "path"},
+    "num_prompts": {"type": "int", "default": 24},
+    "batch_sizes": {"type": "list", "elements": "int", "default": [1]},
+    "max_new_tokens": {"type": "int", "default": 256},
+    "speculative": {"type": "bool", "default": True},
+    "num_steps": {"type": "int"},
+    "num_draft_tokens": {"type": "int"},
+    "flush_cache": {"type": "bool", "default": True},
+    "request_timeout": {"type": "float", "default": 300.0},
+    "timeout": {"type": "float", "default": 3600.0},
+    "server_pid": {"type": "int"},
+    "progress_file": {"type": "path"},
+}
+
+
+def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
+    """The module's result; raises `AerieError`."""
+    check_batches(params["batch_sizes"])
+    options = MeasureOptions(
+        num_prompts=params["num_prompts"],
+        concurrency=max(params["batch_sizes"]),
+        max_new_tokens=params["max_new_tokens"],
+        min_tokens=0,
+        num_steps=params["num_steps"],
+        num_draft_tokens=params["num_draft_tokens"],
+        request_timeout=params["request_timeout"],
+        timeout=params["timeout"],
+        speculative=params["speculative"],
+    )
+    options.check()
+    client = HttpClient(params["url"], params["api_key"])
+    if check_mode:
+        return {"skipped": True, "known_after": "start"}
+    text = read_prompts_file(Path(params["prompts"])) if params["prompts"] else None
+    prompts = choose_prompts(options.num_prompts, text, params["prompts"] or "shipped")
+    if params["server_pid"] is not None and options.speculative:
+        check_environment(params["server_pid"])
+    settings = inspect_server(client, options)
+    progress = ProgressFile(
+        Path(params["progress_file"]) if params["progress_file"] else None, len(prompts.prompts)
+    )
+    progress.begin("loading the release's bench_serving")
+    acceptance: dict[str, Any] = {}
+
+    def accept(ids: list[list[int]]) -> None:
+        acceptance.update(measure(client, ids, options, settings, progress))
+
+    load = run_load(job(params), prompts, accept, progress.say)
+    batches = [batch_figures(b["batch"], b["rows"], b["duration"]) for b in load.batches]
+    for row in acceptance["rows"]:
+        row["prompt"] = row["index"]
+        row["prompt_sha256"] = prompt_sha256(prompts.prompts[row["index"]])[:16]
+    return {
+        "batches": batches,
+        "acceptance": acceptance,
+        "prompt_set": {
+            "source": prompts.source,
+            "count": len(prompts.prompts),
+            "sha256": prompts.sha256,
+            "chat_template": params["chat_template"],
+        },
+        "generator": {"module": load.module, "release": settings.version},
+        "summary": summary(batches, acceptance["accept_length"]),
+    }
+
+
+def job(params: dict[str, Any]) -> BenchJob:
+    """The load that these options ask for."""
+    return BenchJob(
+        url=params["url"].rstrip("/"),
+        api_key=params["api_key"],
+        model_path=params["model_path"],
+        python=params["python"],
+        batch_sizes=params["batch_sizes"],
+        max_new_tokens=params["max_new_tokens"],
+        timeout=params["timeout"],
+        user=params["user"],
+        pythonpath=params["pythonpath"],
+        trust_remote_code=params["trust_remote_code"],
+        chat_template=params["chat_template"],
+        flush_cache=params["flush_cache"],
+    )
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    try:
+        result = run(module.params, module.check_mode)
+    except AerieError as error:
+        module.fail_json(changed=False, **error.as_result())
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()
