@@ -47,6 +47,16 @@ options:
     description: Phase that was seen last. Set by the action plugin.
     type: str
     default: ''
+  hold:
+    description:
+      - Seconds that one call may look again and again before it answers; it answers at once when it has something new
+        to tell. Set by the action plugin.
+    type: float
+    default: 0
+  told:
+    description: What was told last. Set by the action plugin.
+    type: str
+    default: ''
 attributes:
   check_mode:
     support: full
@@ -92,11 +102,16 @@ waited_s:
   returned: always
 """
 
+import time
+
 from ansible.module_utils.aerie import drain, holders, reality, startup, systemd
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.overview import api_key
 from ansible.module_utils.aerie.state import InstanceStore
 from ansible.module_utils.basic import AnsibleModule
+
+# Pause between two looks of one call. A look starts systemctl and journalctl, and a start needs the processor.
+PAUSE_S = 0.4
 
 
 def look(params: dict) -> tuple[dict, AerieError | None]:
@@ -128,6 +143,17 @@ def look(params: dict) -> tuple[dict, AerieError | None]:
     return result, verdict.error
 
 
+def watch(params: dict) -> tuple[dict, AerieError | None]:
+    """Look until there is something new to tell, or for ``hold`` seconds."""
+    ends = time.monotonic() + params["hold"]
+    while True:
+        result, error = look(params)
+        if result["done"] or error or result["text"] != params["told"] or time.monotonic() >= ends:
+            return result, error
+        params = {**params, "cursor": result["cursor"], "phase": result["phase"]}
+        time.sleep(PAUSE_S)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -139,11 +165,13 @@ def main() -> None:
             "timeout": {"type": "int", "default": 1800},
             "cursor": {"type": "str", "default": ""},
             "phase": {"type": "str", "default": ""},
+            "hold": {"type": "float", "default": 0},
+            "told": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
     try:
-        result, error = look(module.params)
+        result, error = watch({**module.params, "hold": 0} if module.check_mode else module.params)
     except AerieError as problem:
         module.fail_json(**problem.as_result())
     if error is not None and not module.check_mode:

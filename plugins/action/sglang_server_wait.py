@@ -19,6 +19,8 @@ class ActionModule(ActionBase):
 
     _requires_connection = True
     MODULE = "sglang_server_wait"
+    # Seconds that one call may look again and again on the host, where a change is seen at once; 0: it looks once.
+    HOLD_S = 10.0
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
@@ -28,6 +30,9 @@ class ActionModule(ActionBase):
         said, said_at = "", 0.0
         changed = False
         while True:
+            if self.HOLD_S:
+                left = timeout - (time.monotonic() - start)
+                arguments |= {"hold": max(0.0, min(self.HOLD_S, left)), "told": said}
             try:
                 result = self._execute_module(self.MODULE, module_args=arguments, task_vars=task_vars)
                 lost = bool(result.get("unreachable"))
@@ -53,7 +58,8 @@ class ActionModule(ActionBase):
             if waited > timeout:
                 return {**result, "failed": True, "msg": self._too_late(arguments, result, waited)}
             arguments |= self._further(result)
-            time.sleep(PAUSE_S)
+            if not self.HOLD_S:
+                time.sleep(PAUSE_S)
 
     def limit(self, arguments: dict[str, Any]) -> float:
         """Seconds to wait at most."""

@@ -11,6 +11,7 @@ class ActionModule(action_loader.get("sglang_server_wait", class_only=True)):
     """The module ends every takeover within its own bound; this longer stop is for one that cannot."""
 
     MODULE = "sglang_takeover"
+    HOLD_S = 0.0
     # Beside the bound: 60 s in which SIGKILL must have worked, for each tree, and the last look.
     BESIDE_S = 90.0
 

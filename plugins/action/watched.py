@@ -13,8 +13,9 @@ What it does:
    nothing, or the task itself is in check mode, that result is the task's: one short call and no job.
 2. Otherwise the module is started as one of Ansible's own asynchronous jobs, with its option
    ``progress_file`` naming a file that it appends JSON lines to (``{"text": "…"}``, the first one also with
-   ``"pid"``). Every two seconds this plugin reads what is new there, prints it, and asks ``async_status`` for
-   the result.
+   ``"pid"``). This plugin reads what is new there, every half second at first, every two seconds later, and prints
+   it. That is one short command; ``async_status``, a module, is asked for the result when the process is gone (and
+   every ten seconds).
 
 A connection that breaks is opened again for up to ``reconnect_s`` seconds; the job does not notice. A job
 whose process is gone without a result (the host was rebooted) is reported, not waited for. The job's files
@@ -37,8 +38,8 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleE
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-# Looks in a row at a job without process and without result: the result may be written between two of them.
-LOOKS_AT_GONE = 3
+# A job without process and without result for this long is dead: the result is written right after the process' end.
+GONE_S = 5.0
 
 
 @dataclass
@@ -85,7 +86,11 @@ class Watch:
     say: Callable[[str, float], None]
     limit_s: float
     reconnect_s: float = 180.0
+    # Pause between looks: what is over in seconds is seen to be over at once, what takes minutes is looked at less.
+    first_every_s: float = 0.5
     every_s: float = 2.0
+    hurry_s: float = 20.0
+    ask_every_s: float = 10.0
     # The last text is said again when nothing new came for this long: a person should see that it still works.
     silence_s: float = 30.0
     clock: Callable[[], float] = time.monotonic
@@ -95,11 +100,11 @@ class Watch:
     def run(self) -> dict[str, Any]:
         """Watch until the job ends and return its result. Raises AnsibleActionFail or a connection error."""
         began = self.clock()
-        said_at = 0.0
+        said_at = asked_at = 0.0
         broken_since: float | None = None
-        gone = 0
+        gone_since: float | None = None
         while True:
-            self.sleep(self.every_s)
+            self.sleep(self.first_every_s if self.clock() - began < self.hurry_s else self.every_s)
             elapsed = self.clock() - began
             try:
                 text, alive = self.read(self.progress.offset, self.progress.pid)
@@ -109,7 +114,9 @@ class Watch:
                 for message in news:
                     self.say(message, elapsed)
                     said_at = elapsed
-                result = self.status()
+                result: dict[str, Any] = {}
+                if alive is False or elapsed - asked_at >= self.ask_every_s:
+                    result, asked_at = self.status(), elapsed
             except AnsibleConnectionFailure as error:
                 elapsed = self.clock() - began  # ssh may have needed a minute to find out
                 if broken_since is None:
@@ -127,8 +134,11 @@ class Watch:
                 broken_since = None
             if result.get("finished"):
                 return result
-            gone = gone + 1 if alive is False else 0
-            if gone >= LOOKS_AT_GONE:
+            if alive is not False:
+                gone_since = None
+            elif gone_since is None:
+                gone_since = elapsed
+            elif elapsed - gone_since >= GONE_S:
                 raise AnsibleActionFail(
                     "The process that did the work on the host is gone, without a result [watched-job-gone]\n"
                     f"  last seen: {self.progress.last or 'nothing'}\n"
@@ -227,7 +237,7 @@ class ActionModule(ActionBase):
 
         watch = Watch(
             read=lambda offset, pid: self._read_progress(progress_file, offset, pid),
-            status=lambda: self._job(job, "status", task_vars),
+            status=lambda: self._status(job, task_vars),
             reconnect=self._reconnect,
             say=say,
             # The wrapper on the host ends the job at limit_s and leaves a result; ours is the longer stop.
@@ -237,7 +247,7 @@ class ActionModule(ActionBase):
         began = time.monotonic()
         outcome = watch.run()
         outcome["elapsed_s"] = round(time.monotonic() - began, 1)
-        self._forget(job, task_vars)
+        self._forget(str(outcome.get("results_file") or ""))
         for key in ("ansible_job_id", "finished", "started", "results_file"):
             outcome.pop(key, None)
         if outcome.get("msg") == "Timeout exceeded":
@@ -255,20 +265,24 @@ class ActionModule(ActionBase):
         finally:
             self._task.async_val = 0
 
-    def _job(self, job: str, mode: str, task_vars: dict[str, Any]) -> dict[str, Any]:
+    def _status(self, job: str, task_vars: dict[str, Any]) -> dict[str, Any]:
         async_dir = self._remote_expand_user(self.get_shell_option("async_dir", default="~/.ansible_async"))
         return self._execute_module(
             module_name="ansible.legacy.async_status",
-            module_args={"jid": job, "mode": mode, "_async_dir": async_dir},
+            module_args={"jid": job, "mode": "status", "_async_dir": async_dir},
             task_vars=task_vars,
         )
 
-    def _forget(self, job: str, task_vars: dict[str, Any]) -> None:
+    def _forget(self, results_file: str) -> None:
         """Remove the job's result file; a connection that breaks right here costs only that file."""
+        if not results_file:
+            return
         try:
-            self._job(job, "cleanup", task_vars)
+            self._low_level_execute_command(
+                f"rm -f {self._connection._shell.quote(results_file)}", sudoable=True
+            )
         except AnsibleError:
-            Display().vv(f"result file of job {job} was left on the host")
+            Display().vv(f"{results_file} was left on the host")
 
     def _read_progress(self, path: str, offset: int, pid: int | None) -> tuple[str, bool | None]:
         """New text of the progress file, and whether process ``pid`` is there (None when not known yet)."""

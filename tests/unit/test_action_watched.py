@@ -53,8 +53,10 @@ class Job:
         step = self.steps.pop(0) if self.steps else ""
         if isinstance(step, Exception):
             raise step
-        if step is None:
+        if step is None or self.looks == self.result_after:
             self.alive = False
+        if step is None:
+            pass
         else:
             self.file += step
         return self.file.encode()[offset:].decode(), self.alive if pid else None
@@ -95,8 +97,9 @@ def test_of_many_alike_in_one_look_the_last_is_said() -> None:
 
 
 def test_silence_is_broken_with_what_was_said_last() -> None:
-    job = Job(line("byte-compiling"), result_after=40)
+    job = Job(line("byte-compiling"), result_after=65)
     job.watch().run()
+    assert job.now == 70.0  # half a second between looks for twenty seconds, then two
     assert job.said == ["byte-compiling"] * 3
 
 
@@ -137,6 +140,16 @@ def test_a_process_that_is_gone_without_a_result_is_not_waited_for() -> None:
     with pytest.raises(AnsibleActionFail, match=r"watched-job-gone[\s\S]*installing 3/9 torch"):
         job.watch().run()
     assert job.now < 20
+
+
+def test_the_result_is_asked_for_when_the_process_is_gone_and_now_and_then() -> None:
+    job = Job(line("one"), result_after=100)
+    asked: list[float] = []
+    watch = job.watch(limit_s=1000.0)
+    watch.status = lambda: (asked.append(job.now), job.status())[1]
+    watch.run()
+    assert asked[:2] == [10.0, 20.0]
+    assert len(asked) < 20
 
 
 def test_a_process_that_ended_just_before_its_result_is_seen() -> None:
