@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from . import health, processes, reality, sockets, state, takeover
+from . import allreduce, health, processes, reality, sockets, state, takeover
 from .files import read_json, sha256_of
 from .plan import duration
 from .release_rules import server_info_path
@@ -32,6 +32,7 @@ def describe(store: InstanceStore) -> dict[str, Any]:
     accepted = next((one for one in record.history if one.get("digest") == digest), {})
     gates = accepted.get("gates") or {}
     found = sockets.compare(store, seen.members)
+    reduces = allreduce.of_unit(spec, seen.unit.invocation if seen.unit.running else "")
     return {
         "instance": store.instance,
         "mode": spec.get("mode", ""),
@@ -51,6 +52,7 @@ def describe(store: InstanceStore) -> dict[str, Any]:
         "accept_length_interval": gates.get("accept_length_interval"),
         "accept_length_since_start": _live(spec, store, seen, host, port),
         "listening": sockets.labelled(found),
+        "all_reduce": reduces.as_result() if reduces else None,
         "drift": [
             *find_drift(store, spec, seen, record, accepted),
             *sockets.complaints(found, accepted=record.phase == state.ACCEPTED),
@@ -164,6 +166,9 @@ def table(instances: Sequence[Mapping[str, Any]]) -> str:
                 f"{one['instance']}: the next start is gated over {one['soak']} requests: SIGKILL ended the last"
             )
         lines += [f"{one['instance']}: {line}" for line in one.get("before") or []]
+        reduces = one.get("all_reduce") or {}
+        if reduces.get("kind") not in (None, allreduce.NONE):
+            lines.append(f"{one['instance']}: all-reduce: {reduces['said']}")
         if one["listening"]:
             lines.append(f"{one['instance']}: listens on {', '.join(one['listening'])}")
     return "\n".join(lines)
