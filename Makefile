@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup packages demo bench lint unit molecule test docs lock clean distclean
+.PHONY: help setup packages demo bench gpu-bundle lint unit molecule test docs lock clean distclean
 
 help: ## List these targets
 	@echo "make TARGET"
@@ -40,6 +40,9 @@ docs: setup ## Write docs/{variables,errors,modules}.md again from the source
 
 bench: setup ## Time a second run against the smallest playbook, on the demo's host
 	@$(BIN)/python tests/bench
+
+gpu-bundle: setup ## Make the pieces that tests/gpu carries to a GPU machine (MODELS=directory of the pair)
+	@$(BIN)/python tests/gpu/pack.py $(if $(MODELS),--models $(MODELS))
 
 lock: ## Resolve requirements/controller.in again, for each Python
 	@requirements/lock

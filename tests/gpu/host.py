@@ -8,6 +8,7 @@ when ssh answers. `down` ends it by its pid. Needs root, Python 3.11 and overlay
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -27,8 +28,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STATE = Path(os.environ.get("AERIE_GPU_STATE", "/opt/aerie-gpu"))
 HOSTNAME = "gpu"
-# Draft directories that are a config.json only share the weights of this one.
-WEIGHTS_OF = "draft-right"
+REFERENCE = "reference.safetensors"
 
 
 def timed(text: str, work: Callable[[], object]) -> None:
@@ -40,10 +40,27 @@ def timed(text: str, work: Callable[[], object]) -> None:
 def unpack(pieces: Path) -> None:
     """Lay out what the carried pieces hold; a piece that is not here (yet) or laid out already is passed over."""
     STATE.mkdir(parents=True, exist_ok=True)
+    for name in ("host", "wheels"):
+        verify(pieces / name)
     if (pieces / "wheels/wheels.tar.xz").exists() and not (STATE / "lock.txt").exists():
         timed("wheelhouse", lambda: unpack_wheels(pieces / "wheels"))
     if (pieces / "host/models.tar.xz").exists() and not (STATE / "models/prompts.json").exists():
         timed("models and tools", lambda: unpack_models(pieces / "host"))
+
+
+def verify(piece: Path) -> None:
+    """Compare a piece's files with its manifest; ends when one is not what was packed."""
+    try:
+        wanted = json.loads((piece / "manifest.json").read_text())
+    except OSError:
+        return
+    wrong = [
+        name
+        for name, digest in wanted.items()
+        if not (piece / name).is_file() or hashlib.sha256((piece / name).read_bytes()).hexdigest() != digest
+    ]
+    if wrong:
+        sys.exit(f"host: not as packed: {piece.name}: {', '.join(wrong[:5])}; carry the piece again")
 
 
 def unpack_wheels(piece: Path) -> None:
@@ -62,9 +79,6 @@ def unpack_models(piece: Path) -> None:
     models.mkdir(exist_ok=True)
     with tarfile.open(piece / "models.tar.xz", "r:xz") as archive:
         archive.extractall(models, filter="data")
-    for draft in models.glob("draft-*"):
-        if not (draft / "model.safetensors").exists():
-            os.link(models / WEIGHTS_OF / "model.safetensors", draft / "model.safetensors")
     # Last: it says that the models are whole.
     shutil.copyfile(HERE / "prompts.json", models / "prompts.json")
 
@@ -121,6 +135,7 @@ def up(pieces: Path, seconds: float) -> None:
         print("host: it runs already")
         return
     unpack(pieces)
+    made = make_models()
     timed("ssh client", lambda: system.ssh_client(STATE, pieces / "host/debs"))
     timed("controller", lambda: system.controller(STATE, pieces / "host/controller"))
     (STATE / "ssh_config").unlink(missing_ok=True)
@@ -129,6 +144,30 @@ def up(pieces: Path, seconds: float) -> None:
     state = ssh("systemctl", "is-system-running", "--wait", timeout=60).stdout.strip()
     failed = ssh("systemctl", "--failed", "--no-legend").stdout.strip()
     print(f"host: systemd says {state}; failed units: {failed or 'none'}", flush=True)
+    compile_image()
+    timed("wrong drafts and reference", lambda: [process.wait() for process in made])
+
+
+def make_models() -> list[subprocess.Popen[bytes]]:
+    """Make the wrong drafts and the reference by the image's torch, while the host boots."""
+    models = STATE / "models"
+    if not (models / "target").is_dir():
+        return []
+    commands = (
+        [str(HERE / "drafts.py"), str(models)],
+        [str(HERE / "reference.py"), "--target", str(models / "target"), "--out", str(models / REFERENCE)],
+    )
+    return [subprocess.Popen([sys.executable, *command]) for command in commands]
+
+
+def compile_image() -> None:
+    """Byte-compile the image's packages in the host, in the background: the image came without, and each of a start's
+    three processes would compile torch anew, since none may write there."""
+    site = sysconfig.get_path("purelib")
+    ssh(
+        *("systemd-run", "--quiet", "--unit=byte-compile", "--nice=10"),
+        *("/usr/bin/python3", "-m", "compileall", "-q", "-j", "12", site),
+    )
 
 
 def probes() -> tuple[tuple[str, str, bool, str], ...]:
@@ -189,6 +228,7 @@ def supervise(pieces: Path) -> int:
     def prepare(root: Path) -> None:
         host = pieces / "host"
         timed("root made", lambda: system.prepare(root, host / "debs", host / "ensurepip.zip", STATE))
+        system.caches(root, host / "caches.tar.xz")
 
     try:
         return namespace.supervise(STATE, HOSTNAME, prepare)

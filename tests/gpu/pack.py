@@ -10,7 +10,10 @@ host/    debs/           systemd, sshd and their libraries, from Debian 12
          controller/     wheels of ansible-core for Python 3.12
          tools/          the wheel of roles/sglang_install/files/tools-lock.txt
          ensurepip.zip   Python's ensurepip, for an image whose /usr/bin/python3 lacks it
-         models.tar.xz   the pair of target and drafts
+         models.tar.xz   target and right draft; the wrong ones are made from it there (drafts.py)
+         caches.tar.xz   compile caches that an earlier run brought back, where --caches names them
+
+Each piece has a manifest.json with the sha256 of its files, which host.py compares before it unpacks them.
 
 A piece that is there is kept; --again makes it anew.
 """
@@ -22,6 +25,7 @@ import base64
 import csv
 import hashlib
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -65,6 +69,8 @@ STRIP = ("xgrammar", "zstandard", "tokenizers", "apache_tvm_ffi")
 PLATFORMS = ("2_34", "2_31", "2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
 # What the device takes in one call, working tree included.
 LIMIT_MIB = 64
+MANIFEST = "manifest.json"
+CACHES = "caches.tar.xz"
 
 
 def say(text: str) -> None:
@@ -190,7 +196,7 @@ def pack_wheels(piece: Path, downloads: Path) -> None:
             raise SystemExit("pack: tar failed")
 
 
-def pack_host(piece: Path, models: Path) -> None:
+def pack_host(piece: Path, models: Path, caches: Path | None) -> None:
     for name in ("debs", "controller", "tools"):
         (piece / name).mkdir(exist_ok=True)
     say("downloading Debian's packages")
@@ -211,6 +217,8 @@ def pack_host(piece: Path, models: Path) -> None:
     say("packing ensurepip and the models")
     pack_ensurepip(piece / "ensurepip.zip")
     pack_models(piece / "models.tar.xz", models)
+    if caches is not None:
+        shutil.copyfile(caches, piece / CACHES)
 
 
 def pack_ensurepip(archive: Path) -> None:
@@ -225,8 +233,7 @@ def pack_ensurepip(archive: Path) -> None:
 
 
 def pack_models(archive: Path, models: Path) -> None:
-    """Target and drafts as they lie in ``models``. Drafts that are a config.json only share draft-right's weights:
-    host.py links them."""
+    """Target and right draft as they lie in ``models``; the wrongly wired ones are made from it on the machine."""
     if not (models / "target/model.safetensors").is_file():
         raise SystemExit(
             f"pack: {models} holds no target/model.safetensors; name the pair's directory with --models"
@@ -239,8 +246,17 @@ def pack_models(archive: Path, models: Path) -> None:
         return item
 
     with tarfile.open(archive, "w:xz", preset=6) as out:
-        for path in sorted(models.iterdir()):
-            out.add(path, path.name, filter=plain)
+        for name in ("target", "draft-right"):
+            out.add(models / name, name, filter=plain)
+
+
+def manifest(piece: Path) -> dict[str, str]:
+    """sha256 of every file of a piece, by its path in it."""
+    return {
+        str(path.relative_to(piece)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(piece.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
 
 
 def mib(path: Path) -> float:
@@ -258,6 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / ".cache/gpu")
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared/prototypes/gpu-host/model")
+    parser.add_argument("--caches", type=Path, help="caches.tar.xz that an earlier run brought back")
     parser.add_argument("--only", choices=("wheels", "host"), help="make this piece alone")
     parser.add_argument("--again", action="store_true", help="make pieces anew that are there")
     options = parser.parse_args()
@@ -274,7 +291,8 @@ def main() -> None:
             if name == "wheels":
                 pack_wheels(half, downloads)
             else:
-                pack_host(half, options.models)
+                pack_host(half, options.models, options.caches)
+            (half / MANIFEST).write_text(json.dumps(manifest(half), indent=1) + "\n")
             shutil.rmtree(piece, ignore_errors=True)
             half.rename(piece)
     tree = tree_mib()

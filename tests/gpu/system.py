@@ -6,10 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 PORT = 2222
+CACHES = "/var/cache/sglang/default/0.5.17"
 MASKED = (
     # A namespace has no kernel, hardware, network or console of its own.
     "systemd-udevd.service",
@@ -45,6 +48,9 @@ AuthorizedKeysFile /etc/ssh/authorized_keys
 PermitRootLogin prohibit-password
 UsePAM yes
 UseDNS no
+# Side instances are hosts to Ansible, and all knock at once.
+MaxStartups 100
+MaxSessions 100
 Subsystem sftp internal-sftp
 """
 CLIENT = ("openssh-client", "libedit2", "libfido2-1", "libcbor0.8", "libmd0", "libbsd0")
@@ -103,6 +109,16 @@ def prepare(root: Path, debs: Path, ensurepip: Path, state: Path) -> None:
     _ensurepip(root, ensurepip)
 
 
+def caches(root: Path, archive: Path) -> None:
+    """Compile caches of an earlier machine, at the path that they were made for; systemd gives them to the service."""
+    if archive.exists():
+        place = root / CACHES.lstrip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(archive, "r:xz") as pieces:
+            pieces.extractall(place, filter="data")
+        print(f"host: compile caches of an earlier machine put into {CACHES}", flush=True)
+
+
 def _require_libraries(root: Path) -> None:
     missing = [
         f"{program}: {line.strip()}"
@@ -135,7 +151,7 @@ def _sshd(root: Path, state: Path) -> None:
     kind, blob, *_ = Path(f"{host_key}.pub").read_text().split()
     (state / "known_hosts").write_text(f"gpu {kind} {blob}\n")
     (state / "ssh_config").write_text(
-        f"Host gpu\n  HostName 127.0.0.1\n  Port {PORT}\n  User root\n  HostKeyAlias gpu\n  IdentityFile {key}\n"
+        f"Host gpu gpu-*\n  HostName 127.0.0.1\n  Port {PORT}\n  User root\n  HostKeyAlias gpu\n  IdentityFile {key}\n"
         f"  IdentitiesOnly yes\n  UserKnownHostsFile {state}/known_hosts\n  StrictHostKeyChecking yes\n"
     )
     wants = root / "etc/systemd/system/multi-user.target.wants"
@@ -212,4 +228,7 @@ def controller(state: Path, wheels: Path) -> Path:
     words += ["--no-cache-dir", "--ignore-installed", *(str(wheel) for wheel in sorted(wheels.glob("*.whl")))]
     isolated = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     run(words, env={**isolated, "PIP_CONFIG_FILE": os.devnull, "PIP_ROOT_USER_ACTION": "ignore"})
+    # numpy, scipy and matplotlib of the image, last on the path: the reports' figures are made by this controller.
+    link = next((place / "lib").glob("python3*")) / "site-packages/zz_image.pth"
+    link.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     return place / "bin"

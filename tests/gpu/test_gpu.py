@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import re
@@ -15,9 +16,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import host
 import namespace
 import pack
-import run
 from ansible.module_utils.aerie.lockfile import parse
 
 
@@ -73,6 +74,19 @@ def test_subset_refuses_a_name_that_is_not_locked() -> None:
         pack.subset(pack.CONTROLLER_LOCK, ["jinja2", "no-such-package"])
 
 
+def test_a_piece_is_what_was_packed_or_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "debs").mkdir()
+    (tmp_path / "debs/a.deb").write_bytes(b"one")
+    made = pack.manifest(tmp_path)
+    assert made == {"debs/a.deb": hashlib.sha256(b"one").hexdigest()}
+    (tmp_path / pack.MANIFEST).write_text(json.dumps(made))
+    host.verify(tmp_path)
+    (tmp_path / "debs/a.deb").write_bytes(b"two")
+    with pytest.raises(SystemExit, match=r"debs/a\.deb"):
+        host.verify(tmp_path)
+    host.verify(tmp_path / "a piece that is not here yet")
+
+
 def test_mounts_below_the_root_are_found() -> None:
     text = "\n".join(
         f"{number} 1 0:1 / {point} rw - ext4 /dev/x rw"
@@ -90,42 +104,6 @@ def test_mounts_below_the_root_are_found() -> None:
         )
     )
     assert namespace.inner_mounts(text, "/opt/state") == ["/a b", "/devices", "/usr/local/nvidia"]
-
-
-RECAP = "PLAY RECAP ***\ngpu                        : ok=18   changed={}    unreachable=0    failed=0    skipped=6\n"
-
-
-@pytest.mark.parametrize(
-    ("judge", "status", "output", "good"),
-    [
-        (run.passed, 0, "", True),
-        (run.passed, 2, "", False),
-        (run.unchanged, 0, RECAP.format(0), True),
-        (run.unchanged, 0, RECAP.format(1), False),
-        (run.unchanged, 0, "no recap", False),
-        (run.unchanged, 2, RECAP.format(0), False),
-        (run.changed, 0, RECAP.format(3), True),
-        (run.changed, 0, RECAP.format(0), False),
-        (run.zero, 0, "zero: true", True),
-        (run.zero, 0, "zero: null", False),
-        (run.zero, 2, "zero: true", False),
-        (run.held, 2, "holders:\n- pid: 1", True),
-        (run.held, 0, "holders: []", False),
-        (run.refused, 2, "1.6 [1.5, 1.7] does not clear the floor 2.8 [accept-length-below-floor]", True),
-        (run.refused, 0, RECAP.format(3), False),
-        (run.refused, 2, "$ … -e draft=/srv/models/draft-shallow\nno space left on device", False),
-    ],
-)
-def test_judges(judge, status: int, output: str, good: bool) -> None:
-    assert (judge(run.Done(status, output, 1.0)) is None) is good
-
-
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [("a=false", False), ("a=2.8", 2.8), ("a=/usr/bin/python3", "/usr/bin/python3"), ("a=x=y", "x=y")],
-)
-def test_settings_keep_their_types(given: str, value: object) -> None:
-    assert json.loads(run.as_json(given)) == {"a": value}
 
 
 def test_prompts_are_enough_and_differ() -> None:

@@ -1,0 +1,181 @@
+"""A small load generator for several servers at once: tokens, seconds and accept length of each pass, interleaved.
+
+`sglang.bench_serving` measures one server; comparing servers that stand side by side needs turns of a second or so,
+one after the other, so that what the machine does meanwhile falls on all of them alike.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+
+def generate(port: int, prompt: str, tokens: int, timeout: float = 60.0) -> dict[str, Any]:
+    """One greedy answer of exactly ``tokens`` tokens: its meta_info, with ``seconds``."""
+    body = {
+        "text": prompt,
+        "sampling_params": {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True},
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        began = time.monotonic()
+        connection.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+        seconds = time.monotonic() - began
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise OSError(f"port {port}: HTTP {answer.status}: {text[:200]!r}")
+    return {**json.loads(text)["meta_info"], "seconds": seconds}
+
+
+def burst(port: int, prompts: Sequence[str], batch: int, tokens: int) -> dict[str, Any]:
+    """Every prompt once, ``batch`` at a time: tokens a second, accept length served, verifies."""
+    answers: list[dict[str, Any]] = []
+    failures: list[str] = []
+    waiting = list(prompts)
+    lock = threading.Lock()
+
+    def client() -> None:
+        while True:
+            with lock:
+                if not waiting:
+                    return
+                prompt = waiting.pop()
+            try:
+                answer = generate(port, prompt, tokens)
+            except OSError as error:
+                failures.append(str(error))
+                return
+            answers.append(answer)
+
+    threads = [threading.Thread(target=client) for _ in range(min(batch, len(prompts)))]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.monotonic() - began
+    return summary(answers, failures, seconds, batch)
+
+
+def summary(answers: list[dict[str, Any]], failures: list[str], seconds: float, batch: int) -> dict[str, Any]:
+    """Figures of one burst. ``accept_length``: tokens gained a verify, without the token that prefill gives."""
+    gained = sum(one["completion_tokens"] - 1 for one in answers)
+    verifies = sum(one.get("spec_verify_ct", 0) for one in answers)
+    made = sum(one["completion_tokens"] for one in answers)
+    return {
+        "batch": batch,
+        "requests": len(answers),
+        "tokens": made,
+        "seconds": round(seconds, 4),
+        "tok_s": round(made / seconds, 2) if seconds else None,
+        "verifies": verifies,
+        "gained": gained,
+        "accept_length": round(gained / verifies, 4) if verifies else None,
+        "histograms": _sum(
+            [one["spec_correct_drafts_histogram"] for one in answers if one.get("spec_verify_ct")]
+        ),
+        "failures": failures,
+    }
+
+
+def _sum(rows: list[list[int]]) -> list[int]:
+    width = max((len(row) for row in rows), default=0)
+    return [sum(row[i] for row in rows if i < len(row)) for i in range(width)]
+
+
+def interleaved(
+    ports: dict[str, int],
+    prompts: Sequence[str],
+    batches: Sequence[int],
+    *,
+    passes: int,
+    tokens: int,
+    until: float,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """``passes`` rounds over all servers and batch sizes, the order of servers drawn anew each round.
+
+    until: time (monotonic) after which no further round is begun. Each entry has ``server`` and ``round``.
+    """
+    order = random.Random(seed)
+    found = []
+    for name in ports:  # warm-up, not counted
+        burst(ports[name], prompts[:2], 2, 16)
+    for number in range(passes):
+        began = time.monotonic()
+        for batch in batches:
+            names = list(ports)
+            order.shuffle(names)
+            asked = [*prompts] if batch < 16 else [*prompts] * (1 + (2 * batch - 1) // len(prompts))
+            for name in names:
+                found.append(
+                    {
+                        "server": name,
+                        "round": number,
+                        **burst(ports[name], asked[: max(2 * batch, 8)], batch, tokens),
+                    }
+                )
+        if time.monotonic() + (time.monotonic() - began) > until:
+            break
+    return found
+
+
+def compare(
+    entries: list[dict[str, Any]], one: str, other: str, batch: int, seed: int = 0
+) -> dict[str, Any] | None:
+    """Ratio of the throughputs of two servers at a batch size, paired by round, with a 95 % bootstrap interval."""
+    rounds = sorted({entry["round"] for entry in entries})
+    pairs = []
+    for number in rounds:
+        found = {
+            entry["server"]: entry["tok_s"]
+            for entry in entries
+            if entry["round"] == number
+            and entry["batch"] == batch
+            and entry["tok_s"]
+            and not entry["failures"]
+        }
+        if one in found and other in found:
+            pairs.append((found[one], found[other]))
+    if not pairs:
+        return None
+    rng = random.Random(seed)
+    drawn = []
+    for _ in range(2000):
+        again = [rng.choice(pairs) for _ in pairs]
+        drawn.append(sum(a for a, _ in again) / sum(b for _, b in again))
+    drawn.sort()
+    ratio = sum(a for a, _ in pairs) / sum(b for _, b in pairs)
+    return {
+        "ratio": round(ratio, 4),
+        "interval": [round(drawn[49], 4), round(drawn[1949], 4)],
+        "rounds": len(pairs),
+    }
+
+
+def rates(entries: list[dict[str, Any]], server: str, batch: int) -> dict[str, Any] | None:
+    """Median, least and greatest tok/s of a server at a batch size, and its accept length over all rounds."""
+    mine = [
+        e
+        for e in entries
+        if e["server"] == server and e["batch"] == batch and e["tok_s"] and not e["failures"]
+    ]
+    if not mine:
+        return None
+    speeds = sorted(entry["tok_s"] for entry in mine)
+    verifies = sum(entry["verifies"] for entry in mine)
+    return {
+        "tok_s": speeds[len(speeds) // 2],
+        "least": speeds[0],
+        "greatest": speeds[-1],
+        "rounds": len(mine),
+        "accept_length": round(sum(entry["gained"] for entry in mine) / verifies, 4) if verifies else None,
+    }

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Runs on the host, handed over by ssh: start a server by hand, time a start, kill a process and watch what follows.
+
+One JSON line comes back. `kill UNIT VICTIM SECONDS` kills the launcher, scheduler or detokenizer of a unit and watches
+until it is healthy again; `restart UNIT` times a start of Aerie's unit; `by-hand UNIT PORT` starts the same command
+with the same environment by hand (own port, the release's own tree), `by-hand-stop` ends it. Times are seconds from
+the start to the first 200 of /health, asked every 50 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+EVERY_S = 0.05
+LONGEST_S = 150.0
+PID = Path("/run/aerie-by-hand.pid")
+TITLES = {"scheduler": "sglang::schedul", "detokenizer": "sglang::detoken"}
+
+
+def shown(unit: str) -> dict[str, str]:
+    names = "ActiveState,SubState,MainPID,NRestarts,Result,ControlGroup"
+    words = ["systemctl", "show", "-p", names, unit]
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return dict(line.partition("=")[::2] for line in text.splitlines())
+
+
+def members(unit: str) -> list[tuple[int, str]]:
+    """(pid, name) of the unit's processes."""
+    found = []
+    try:
+        pids = (Path("/sys/fs/cgroup") / shown(unit)["ControlGroup"].lstrip("/") / "cgroup.procs").read_text()
+    except OSError:
+        return []
+    for pid in map(int, pids.split()):
+        try:
+            found.append((pid, Path(f"/proc/{pid}/comm").read_text().strip()))
+        except OSError:
+            continue
+    return found
+
+
+def healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=3) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def until_healthy(port: int, began: float) -> float | None:
+    while time.monotonic() - began < LONGEST_S:
+        if healthy(port):
+            return round(time.monotonic() - began, 3)
+        time.sleep(EVERY_S)
+    return None
+
+
+def spec(unit: str) -> dict[str, Any]:
+    instance = unit.removeprefix("sglang-").removesuffix(".service")
+    return dict(json.loads(Path(f"/var/lib/sglang/{instance}/current/spec.json").read_text()))
+
+
+def value(command: list[str], flag: str) -> str:
+    return command[command.index(flag) + 1]
+
+
+def port_of(unit: str) -> int:
+    return int(value(spec(unit)["command"], "--port"))
+
+
+def kill(unit: str, victim: str, seconds: float) -> dict[str, Any]:
+    """SIGKILL one process of the unit, then watch: which processes are left when, and when it is healthy again."""
+    before = shown(unit)
+    main = int(before["MainPID"])
+    found = [pid for pid, name in members(unit) if name == TITLES.get(victim)]
+    pids = [main] if victim == "launcher" else found[:1]
+    if not pids or not main:
+        return {"error": f"no {victim} in {unit}: {members(unit)}"}
+    port, began = port_of(unit), time.monotonic()
+    os.kill(pids[0], signal.SIGKILL)
+    seen: list[dict[str, Any]] = []
+    while time.monotonic() - began < seconds:
+        now = shown(unit)
+        look = {"state": f"{now['ActiveState']}/{now['SubState']}", "processes": len(members(unit))}
+        look |= {"restarts": now["NRestarts"]}
+        if not seen or {k: v for k, v in seen[-1].items() if k != "s"} != look:
+            seen.append({"s": round(time.monotonic() - began, 2), **look})
+        if now["MainPID"] not in ("0", str(main)) and healthy(port):
+            break
+        time.sleep(EVERY_S)
+    after = shown(unit)
+    return {
+        "victim": victim,
+        "unit": unit,
+        "seen": seen,
+        "restarts": int(after["NRestarts"]) - int(before["NRestarts"]),
+        "healthy_again_s": round(time.monotonic() - began, 2) if healthy(port) else None,
+        "same_launcher": after["MainPID"] == str(main),
+    }
+
+
+def restart(unit: str) -> dict[str, Any]:
+    """Stop Aerie's unit, then time its start."""
+    port = port_of(unit)
+    subprocess.run(["systemctl", "stop", unit], check=True)
+    settle()
+    began = time.monotonic()
+    subprocess.run(["systemctl", "start", unit], check=True)
+    return {"ready_s": until_healthy(port, began)}
+
+
+def settle() -> None:
+    time.sleep(1.0)
+
+
+def by_hand(unit: str, port: int) -> dict[str, Any]:
+    """The unit's own command and environment as a person would start it: no unit, no sandbox, the release's tree."""
+    made = spec(unit)
+    command, environment = list(made["command"]), dict(made["environment"])
+    command[command.index("--port") + 1] = str(port)
+    if "--nccl-port" in command:
+        command[command.index("--nccl-port") + 1] = str(port + 1000)
+    home = Path(f"/var/lib/sglang/{unit.removeprefix('sglang-').removesuffix('.service')}/current").resolve()
+    command = [word.replace("@DEPLOYMENT@", str(home)) for word in command]
+    environment.pop("PYTHONPATH", None)
+    environment = {name: text.replace("@DEPLOYMENT@", str(home)) for name, text in environment.items()}
+    user = pwd.getpwnam("sglang")
+    began = time.monotonic()
+    with Path("/var/log/aerie-by-hand.log").open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=environment.get("HOME", "/tmp"),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            user=user.pw_uid,
+            group=user.pw_gid,
+            extra_groups=[],
+            start_new_session=True,
+        )
+    PID.write_text(str(process.pid))
+    ready = until_healthy(port, began)
+    return {"ready_s": ready, "pid": process.pid, "command": " ".join(command)}
+
+
+def by_hand_stop() -> dict[str, Any]:
+    """SIGTERM to the launcher of the server that was started by hand; SIGKILL to its session after 20 s."""
+    pid = int(PID.read_text())
+    began = time.monotonic()
+    os.kill(pid, signal.SIGTERM)
+    while time.monotonic() - began < 20 and Path(f"/proc/{pid}/stat").exists():
+        if Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z":
+            break
+        time.sleep(EVERY_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    PID.unlink()
+    return {"stopped_s": round(time.monotonic() - began, 2)}
+
+
+def main(words: list[str]) -> dict[str, Any]:
+    if words[0] == "kill":
+        return kill(words[1], words[2], float(words[3]))
+    if words[0] == "restart":
+        return restart(words[1])
+    if words[0] == "by-hand":
+        return by_hand(words[1], int(words[2]))
+    if words[0] == "by-hand-stop":
+        return by_hand_stop()
+    raise SystemExit(f"what is {words}?")
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1:])))

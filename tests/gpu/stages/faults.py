@@ -1,0 +1,266 @@
+"""Stage 4: faults with a card. What is wrong is named, and the way back works each time."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import yaml
+from record import ROOT, on_host, ssh
+
+from . import side
+from .core import INVENTORY, Context, Outcome, Step, codes, first_failure, playbook, tail
+from .production import inside
+
+TORCH_SITE = "/opt/torch/.venv/lib/python3.12/site-packages"
+TORCH_PYTHON = "/opt/torch/.venv/bin/python3"
+MIB = 512
+# Takes memory and says so; ends by itself.
+HOLD = (
+    "import torch, time, sys; x = torch.empty({mib} << 20, dtype=torch.uint8, device='cuda'); x.fill_(1); "
+    "torch.cuda.synchronize(); print('holding', flush=True); time.sleep({seconds})"
+)
+VICTIMS = {"w-right": "launcher", "w-none": "scheduler", "w-random": "detokenizer"}
+
+
+def arguments(**other: Any) -> dict[str, Any]:
+    """The inventory's server arguments with some changed; None leaves one out."""
+    variables = yaml.safe_load((ROOT / INVENTORY / "group_vars/sglang.yml").read_text())
+    made = {**variables["sglang_server_arguments"], **other}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+class Outsider:
+    """A process of the machine, outside the host's namespaces, that holds GPU memory."""
+
+    def __enter__(self) -> Outsider:
+        words = [sys.executable, "-c", HOLD.format(mib=MIB, seconds=120)]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline().strip()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def start_foreign() -> str:
+    """Another user's process in the host, in a unit of its own, that holds GPU memory."""
+    code = HOLD.format(mib=MIB, seconds=120)
+    return ssh(
+        "systemd-run --quiet --unit=foreign -p User=nobody -p StandardOutput=journal "
+        f'-p Environment=LD_LIBRARY_PATH=/usr/local/nvidia/lib64 {TORCH_PYTHON} -c "{code}"; '
+        "for i in $(seq 150); do journalctl -u foreign -o cat | grep -q holding && echo up && exit; sleep 0.2; done;"
+        " journalctl -u foreign -o cat | tail -5",
+        45,
+    )
+
+
+def stop_foreign() -> str:
+    return ssh("systemctl stop foreign; systemctl reset-failed foreign 2>/dev/null; echo stopped", 20)
+
+
+def looked(context: Context, name: str, timeout: int) -> dict[str, Any]:
+    """gpu_memory_zero in the host, by the image's python, since the release may not be installed yet."""
+    words = [*inside(timeout), "-e", f"ansible_python_interpreter={TORCH_PYTHON}"]
+    done = context.run(words, name)
+    holders = re.findall(r"^\s*- GPU 0: pid .*$|GPU 0: pid .*$", done.output, re.MULTILINE)
+    return {
+        "status": done.status,
+        "codes": codes(done.output),
+        "holders": holders[:4],
+        "tail": tail(done.output, 25),
+    }
+
+
+def foreign(context: Context) -> Outcome:
+    """On the empty card: one holder in the host, one outside it, then none."""
+    up = start_foreign()
+    within = looked(context, "inside", 0)
+    stopped = stop_foreign()
+    with Outsider() as outsider:
+        beyond = looked(context, "outside", 0)
+        said = outsider.said
+    after = looked(context, "after", 10)
+    whys = [
+        None if up.endswith("up") else f"the foreign process did not start: {up[-200:]}",
+        None if said == "holding" else "the outsider did not start",
+        None
+        if "nobody" in within["tail"] and "foreign.service" in within["tail"]
+        else "user and unit were not named",
+        None if beyond["status"] and beyond["codes"] else "an unseen holder was not refused",
+        None if after["status"] == 0 else "not free afterwards",
+    ]
+    return Outcome(
+        first_failure(whys), {"inside": within, "outside": beyond, "after": after, "stopped": stopped}
+    )
+
+
+def state(instance: str = "default") -> dict[str, Any]:
+    """Where the instance stands: phase, accepted digest, unit, and whether it answers."""
+    said = ssh(
+        f"cat /var/lib/sglang/{instance}/state.json; echo; readlink /var/lib/sglang/{instance}/current; "
+        f"systemctl is-active sglang-{instance}",
+        20,
+    )
+    text, _, rest = said.rpartition("}")
+    try:
+        record = json.loads(text + "}")
+    except ValueError:
+        record = {}
+    lines = rest.split()
+    return {
+        "phase": record.get("phase"),
+        "accepted": record.get("accepted"),
+        "current": lines[0].rsplit("/", 1)[-1] if lines else None,
+        "unit": lines[-1] if lines else None,
+    }
+
+
+def came_back(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """The way back: the deployment that was accepted before serves again and is accepted."""
+    if after["unit"] != "active":
+        return f"the unit is {after['unit']}"
+    if after["current"] != before["current"] or after["accepted"] != before["accepted"]:
+        return f"current {after['current']}, accepted {after['accepted']}; before: {before}"
+    return None
+
+
+def failing_road(context: Context, name: str, expected: str, **variables: Any) -> Outcome:
+    """A deployment that must fail, and what the host is after it."""
+    before = state()
+    done = context.run(playbook("production.yml", **variables), name)
+    after = state()
+    facts = {
+        "before": before,
+        "after": after,
+        "seconds": done.seconds,
+        "codes": codes(done.output),
+        "tail": tail(done.output, 40),
+    }
+    return Outcome(
+        first_failure(
+            (
+                "it was accepted" if done.status == 0 else None,
+                None if re.search(expected, done.output) else f"the reason is not named: {expected}",
+                came_back(before, after),
+            )
+        ),
+        facts,
+    )
+
+
+def out_of_memory(context: Context) -> Outcome:
+    """All of the card for the cache: nothing is left for the graphs."""
+    return failing_road(
+        context,
+        "road",
+        r"(?i)out of memory|OutOfMemory|not enough memory",
+        sglang_server_arguments=arguments(mem_fraction_static=0.9995, max_total_tokens=None),
+    )
+
+
+def crash_in_capture(context: Context) -> Outcome:
+    """The scheduler is killed while it captures CUDA graphs: a real crash in the middle of a start."""
+    watcher = threading.Thread(
+        target=ssh,
+        args=(
+            "journalctl -fu sglang-default -n0 -o cat | grep -m1 -q 'CUDA graph begin' && "
+            "for p in $(cat /sys/fs/cgroup/system.slice/sglang-default.service/cgroup.procs); do "
+            "grep -q schedul /proc/$p/comm && kill -9 $p; done; echo killed",
+            120,
+        ),
+    )
+    watcher.start()
+    time.sleep(0.5)
+    outcome = failing_road(
+        context,
+        "road",
+        r"(?i)ended|exited|died|restart|lost|failed",
+        sglang_server_arguments=arguments(random_seed=7),
+    )
+    watcher.join(5)
+    return outcome
+
+
+def foreign_road(context: Context) -> Outcome:
+    """Somebody takes memory on the card while it is ours; the road to debug finds it."""
+    before = state()
+    with Outsider():
+        done = context.run(playbook("debug.yml", gpu_host_free_timeout=3), "road")
+        during = state()
+    facts = {"before": before, "during": during, "codes": codes(done.output), "tail": tail(done.output, 40)}
+    why = "it was accepted" if done.status == 0 else None
+    named = None if re.search(r"gpu-held", done.output) else "the holder was not named"
+    again = context.run(playbook("production.yml"), "again")
+    facts["after"] = state()
+    return Outcome(
+        first_failure((why, named, None if again.status == 0 else "production did not come back")), facts
+    )
+
+
+def kills(context: Context) -> Outcome:
+    """SIGKILL of launcher, scheduler and detokenizer, each of an instance of its own, all at the same time."""
+    found: dict[str, Any] = {}
+
+    def one(instance: str, victim: str) -> None:
+        found[victim] = on_host(["kill", f"sglang-{instance}.service", victim, "60"], 75)
+
+    threads = [threading.Thread(target=one, args=item) for item in VICTIMS.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    status = context.run(playbook("playbooks/status.yml"), "status")
+    hosts = [f"gpu-{instance}" for instance in VICTIMS]
+    verify = context.run(side.playbook("playbooks/verify.yml", _wiring(), hosts), "verify")
+    facts: dict[str, Any] = {
+        "kills": found,
+        "status": tail(status.output, 40),
+        "verify": tail(verify.output, 60),
+    }
+    lost = [i for i, victim in VICTIMS.items() if found[victim].get("healthy_again_s") is None]
+    if lost and context.left() > 60:
+        again = context.run(side.playbook("debug.yml", _wiring(), [f"gpu-{i}" for i in lost]), "again")
+        facts["again"] = {"hosts": lost, "status": again.status, "tail": tail(again.output, 30)}
+    errors = [f"{victim}: {one['error']}" for victim, one in found.items() if "error" in one]
+    revived = [
+        f"after the {victim} it did not come back by itself"
+        for victim in ("launcher", "scheduler")
+        if "error" not in found[victim] and found[victim].get("healthy_again_s") is None
+    ]
+    unnoticed = [
+        "the dead detokenizer was not noticed"
+        for one in [found["detokenizer"]]
+        if one.get("healthy_again_s") is None and verify.status == 0
+    ]
+    return Outcome(first_failure([*errors, *revived, *unnoticed]), facts)
+
+
+def _wiring() -> str:
+    from .wiring import instances
+
+    return side.write("wiring", instances())
+
+
+STEPS = (
+    Step("foreign", 40, "holders inside and outside the host are found on the empty card", foreign),
+    Step("kills", 110, "launcher, scheduler and detokenizer killed", kills, ("wiring",)),
+    Step(
+        "oom",
+        110,
+        "OOM at start: named, and the accepted deployment comes back",
+        out_of_memory,
+        ("production",),
+    ),
+    Step("crash", 110, "a crash during graph capture, and back", crash_in_capture, ("production",)),
+    Step(
+        "foreign-road", 120, "somebody else holds memory during a transition", foreign_road, ("production",)
+    ),
+)

@@ -1,0 +1,208 @@
+"""Stage 5: what speculation gains, which chain is best, what graphs are worth, and Aerie against a start by hand.
+
+All settings stand side by side on the card, each an instance of its own, and take turns of a second; so one start of
+the machine, the same clock and the same neighbours for all. Idle servers sleep (`sleep_on_idle`), since a scheduler
+that polls takes a processor.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import load
+from record import HERE, RUN, on_host
+
+from . import side
+from .core import Context, Outcome, Step, first_failure, recaps, tail
+from .faults import arguments
+
+LONGEST = 10
+HAND_PORT = 32900
+BATCHES = (1, 8, 32)
+TOKENS = 128
+# The same server started by hand is compared with this one.
+TWIN = "s5"
+
+
+def speculative(steps: int) -> dict[str, Any]:
+    return {"algorithm": "EAGLE3", "num_steps": steps, "eagle_topk": 1, "num_draft_tokens": steps + 1}
+
+
+def setting(**more: Any) -> dict[str, Any]:
+    """Variables of one instance: room for 32 requests, and no floor, which a short chain could not reach."""
+    return {
+        "sglang_server_max_running_requests": 32,
+        "sglang_server_min_accept_length": 0.0,
+        "sglang_server_arguments": arguments(
+            **{"cuda_graph_max_bs_decode": 32, "sleep_on_idle": True, **more}
+        ),
+    }
+
+
+def chains(longest: int = LONGEST) -> list[side.Instance]:
+    return [
+        side.Instance(
+            f"s{steps}", 100 + steps, {**setting(), "sglang_server_speculative": speculative(steps)}
+        )
+        for steps in range(1, longest + 1)
+    ]
+
+
+def eager() -> list[side.Instance]:
+    return [
+        side.Instance(
+            "s5-eager",
+            121,
+            {
+                **setting(disable_cuda_graph=True, cuda_graph_max_bs_decode=None),
+                "sglang_server_speculative": speculative(5),
+            },
+        )
+    ]
+
+
+def baselines() -> list[side.Instance]:
+    return [
+        side.Instance("base", 120, setting()),
+        side.Instance("base-eager", 122, setting(disable_cuda_graph=True, cuda_graph_max_bs_decode=None)),
+    ]
+
+
+def everybody() -> list[side.Instance]:
+    return [*chains(), *eager(), *baselines()]
+
+
+def up(context: Context) -> Outcome:
+    """Start them all: chains and the eager one by production.yml, the baselines by baseline.yml, at the same time."""
+    listed = everybody()
+    if why := side.seed(one.name for one in listed):
+        return Outcome(why)
+    path = side.write("speed", listed)
+    spec = [one.host for one in (*chains(), *eager())]
+    done = context.run_together(
+        {
+            "production": side.playbook("production.yml", path, spec),
+            "baseline": side.playbook("playbooks/baseline.yml", path, [one.host for one in baselines()]),
+        }
+    )
+    facts = {name: {"recaps": recaps(one.output), "seconds": one.seconds} for name, one in done.items()}
+    failed = {name: tail(one.output, 40) for name, one in done.items() if one.status != 0}
+    return Outcome(f"failed: {', '.join(failed)}" if failed else None, {**facts, "tails": failed})
+
+
+def measure(context: Context) -> Outcome:
+    """Turns over all servers that answer, the one by hand among them."""
+    hand = on_host(["by-hand", f"sglang-{TWIN}.service", str(HAND_PORT)], 170)
+    ports = {one.name: one.port for one in everybody()}
+    if hand.get("ready_s"):
+        ports["by-hand"] = HAND_PORT
+    answering = {name: port for name, port in ports.items() if _answers(port)}
+    prompts = json.loads((HERE / "prompts.json").read_text())
+    entries = load.interleaved(
+        answering, prompts, BATCHES, passes=6, tokens=TOKENS, until=context.deadline - 15
+    )
+    (RUN / "speed.json").write_text(json.dumps(entries))
+    on_host(["by-hand-stop"], 30)
+    facts = {"silent": sorted(set(ports) - set(answering)), "by_hand": hand, **findings(entries)}
+    ratio = (facts["aerie_against_by_hand"].get("8") or {}).get("interval")
+    whys = [
+        f"did not answer: {', '.join(facts['silent'])}" if facts["silent"] else None,
+        None if ratio is None or ratio[1] >= 0.99 else f"throughput against by hand: {ratio}",
+    ]
+    return Outcome(first_failure(whys), facts)
+
+
+def _answers(port: int) -> bool:
+    try:
+        load.generate(port, "def ", 4, timeout=20)
+    except OSError:
+        return False
+    return True
+
+
+def findings(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tables of a measurement: rates, gains over the baseline, the best chain, graphs on against off, by hand."""
+    servers = sorted({entry["server"] for entry in entries})
+    table = {
+        str(batch): {server: found for server in servers if (found := load.rates(entries, server, batch))}
+        for batch in BATCHES
+    }
+    best: dict[str, Any] = {}
+    for batch, rows in table.items():
+        swept = {name: row for name, row in rows.items() if name[:1] == "s" and name[1:].isdigit()}
+        if swept:
+            name = max(swept, key=lambda one: swept[one]["tok_s"])
+            best[batch] = {
+                "chain": name,
+                "against_baseline": load.compare(entries, name, "base", int(batch)),
+                "against_five_steps": load.compare(entries, name, "s5", int(batch)),
+            }
+    return {
+        "rates": table,
+        "best": best,
+        "gain": {str(b): load.compare(entries, "s5", "base", b) for b in BATCHES},
+        "graphs": {
+            str(b): {
+                "speculative": load.compare(entries, "s5", "s5-eager", b),
+                "baseline": load.compare(entries, "base", "base-eager", b),
+            }
+            for b in BATCHES
+        },
+        "aerie_against_by_hand": {str(b): load.compare(entries, TWIN, "by-hand", b) for b in BATCHES},
+        "histograms": {
+            server: _histogram([e for e in entries if e["server"] == server]) for server in servers
+        },
+    }
+
+
+def _histogram(entries: list[dict[str, Any]]) -> list[int]:
+    rows = [entry["histograms"] for entry in entries if entry["batch"] == 1 and entry["histograms"]]
+    width = max((len(row) for row in rows), default=0)
+    return [sum(row[i] for row in rows if i < len(row)) for i in range(width)]
+
+
+def down(context: Context) -> Outcome:
+    listed = everybody()
+    done = context.run(
+        side.playbook("playbooks/stop.yml", side.write("speed", listed), [one.host for one in listed])
+    )
+    return Outcome(None if done.status == 0 else f"exit status {done.status}")
+
+
+def time_to_ready(context: Context) -> Outcome:
+    """Two interleaved pairs: Aerie's unit started, the same command started by hand beside nothing else."""
+    unit, pairs = "sglang-default.service", []
+    for _ in range(3):
+        if context.left() < 75:
+            break
+        began = time.monotonic()
+        ours = on_host(["restart", unit], 160)
+        hand = on_host(["by-hand", unit, str(HAND_PORT)], 160)
+        on_host(["by-hand-stop"], 30)
+        pairs.append(
+            {
+                "aerie_s": ours.get("ready_s"),
+                "by_hand_s": hand.get("ready_s"),
+                "errors": [ours.get("error"), hand.get("error")],
+            }
+        )
+        if time.monotonic() - began > context.left():
+            break
+    whole = [(one["aerie_s"], one["by_hand_s"]) for one in pairs if one["aerie_s"] and one["by_hand_s"]]
+    if not whole:
+        return Outcome("no pair was measured", {"pairs": pairs})
+    ratio = sum(a for a, _ in whole) / sum(b for _, b in whole)
+    facts = {"pairs": pairs, "ratio": round(ratio, 4)}
+    return Outcome(None if ratio <= 1.05 else f"{ratio:.3f} times the start by hand", facts)
+
+
+STEPS = (
+    Step("speed-up", 120, "ten chains, baseline and eager twins, side by side", up, ("production",)),
+    Step("speed", 130, "batch 1, 8, 32 in turns, by hand among them", measure, ("speed-up",)),
+)
+AFTER = Step("speed-stop", 30, "the speed instances are stopped", down)
+READY = Step(
+    "time-to-ready", 130, "starts by Aerie's unit and by hand, in turns", time_to_ready, ("production",)
+)

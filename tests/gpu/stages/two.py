@@ -1,0 +1,418 @@
+"""Issue 10's stages, on a host with two GPUs: `--plan two`. First of all, that multicast stays off.
+
+The same road with `tp_size: 2`; what differs stands in `inventory-two`. No step here passes `--enable-nccl-nvls` or
+`--enable-symm-mem`, and none starts a server other than through a unit with the three variables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import load
+import yaml
+from record import HERE, ROOT, RUN, on_host, ssh
+
+from . import faults, production, rounds, side
+from .core import (
+    INVENTORY,
+    Context,
+    Done,
+    Outcome,
+    Step,
+    changed,
+    codes,
+    first_failure,
+    recaps,
+    tail,
+    unchanged,
+)
+
+INVENTORY_TWO = "tests/gpu/inventory-two"
+REQUIRED = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+DROP_IN = "/etc/systemd/system/sglang-default.service.d/without.conf"
+
+# Name, NCCL variables, and whether custom all-reduce is on. NVLink between two cards: no preset for PCIe is tried.
+PRESETS: tuple[tuple[str, dict[str, str], bool], ...] = (
+    ("n-default", {}, False),
+    ("n-ll-ring-sys", {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring", "NCCL_P2P_LEVEL": "SYS"}, False),
+    ("n-ll128", {"NCCL_PROTO": "LL128"}, False),
+    # Plain Tree has no all-gather, and logits are gathered.
+    ("n-tree", {"NCCL_ALGO": "allreduce:tree"}, False),
+    ("n-nvl", {"NCCL_P2P_LEVEL": "NVL"}, False),
+    ("c-default", {}, True),
+    ("c-ll-ring-sys", {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring", "NCCL_P2P_LEVEL": "SYS"}, True),
+)
+
+
+def group_vars() -> dict[str, Any]:
+    """The variables of one GPU with those of two over them, as Ansible merges two inventories."""
+    made: dict[str, Any] = {}
+    for place in (INVENTORY, INVENTORY_TWO):
+        made |= yaml.safe_load((ROOT / place / "group_vars/sglang.yml").read_text())
+    return made
+
+
+def playbook(book: str, *options: str, **variables: Any) -> list[str]:
+    words = ["ansible-playbook", "-i", INVENTORY, "-i", INVENTORY_TWO, book, *options]
+    return words + (["-e", json.dumps(variables, sort_keys=True)] if variables else [])
+
+
+def beside(book: str, path: str, hosts: list[str]) -> list[str]:
+    words = ["ansible-playbook", "-i", INVENTORY, "-i", INVENTORY_TWO, "-i", path, book]
+    return [*words, "--limit", ",".join(hosts), "--forks", "16"]
+
+
+def presets() -> list[side.Instance]:
+    variables = group_vars()
+    return [
+        side.Instance(
+            name,
+            200 + number,
+            {
+                "sglang_server_environment": {**variables["sglang_server_environment"], **nccl},
+                "sglang_server_arguments": {
+                    **variables["sglang_server_arguments"],
+                    "disable_custom_all_reduce": not custom,
+                    "sleep_on_idle": True,
+                },
+                "sglang_server_min_accept_length": 0.0,
+            },
+        )
+        for number, (name, nccl, custom) in enumerate(PRESETS)
+    ]
+
+
+def one_each() -> list[side.Instance]:
+    """Two instances, each on a card of its own; nobody is anybody's neighbour."""
+    arguments = {
+        name: value for name, value in group_vars()["sglang_server_arguments"].items() if name != "tp_size"
+    }
+    return [
+        side.Instance(
+            f"card{gpu}",
+            220 + gpu,
+            {
+                "sglang_server_gpus": [str(gpu)],
+                "sglang_server_arguments": arguments,
+                "gpu_host_free_neighbours": [],
+                "gpu_host_free_tolerance_mib": 0,
+            },
+        )
+        for gpu in (0, 1)
+    ]
+
+
+def refused_without(context: Context) -> Outcome:
+    """Before the first start: each of the three variables taken out of the unit by a drop-in; no start may get as far
+    as SGLang. The road makes the unit; the drop-in is there before it."""
+    found: dict[str, Any] = {}
+    first = next(iter(REQUIRED))
+    ssh(
+        f"mkdir -p {DROP_IN.rsplit('/', 1)[0]} && printf '[Service]\\nUnsetEnvironment={first}\\n' > {DROP_IN} "
+        "&& systemctl daemon-reload",
+        20,
+    )
+    done = context.run(playbook("production.yml"), "road")
+    found["road"] = {"status": done.status, "codes": codes(done.output), "tail": tail(done.output, 30)}
+    for name in REQUIRED:
+        said = ssh(
+            f"printf '[Service]\\nUnsetEnvironment={name}\\nRestart=no\\n' > {DROP_IN} && systemctl daemon-reload && "
+            "systemctl reset-failed sglang-default 2>/dev/null; "
+            "test -f /etc/systemd/system/sglang-default.service || echo no-unit; "
+            "systemctl start sglang-default; echo status $?; "
+            "systemctl show -p ExecMainPID,ExecMainStatus,Result sglang-default; "
+            "journalctl -u sglang-default -o cat --no-pager | tail -12; systemctl stop sglang-default",
+            90,
+        )
+        found[name] = said[-1500:]
+    journal = ssh(
+        "journalctl -u sglang-default -o cat --no-pager | grep -c 'server_args=\\|sglang.launch_server'", 20
+    )
+    ssh(f"rm -f {DROP_IN}; systemctl daemon-reload; systemctl reset-failed sglang-default; echo done", 20)
+    found["lines_of_sglang"] = journal
+    return Outcome(judge_refusals(found), found)
+
+
+def judge_refusals(found: dict[str, Any]) -> str | None:
+    """Nothing may have started, for none of the variables, and not a line of SGLang may be in the journal."""
+    whys = ["the road did not fail" if found["road"]["status"] == 0 else None]
+    for name in REQUIRED:
+        said = found[name]
+        whys.append(f"{name}: there was no unit to start" if "no-unit" in said else None)
+        whys.append(
+            f"{name}: the start was not refused" if re.search(r"^status 0$", said, re.MULTILINE) else None
+        )
+        whys.append(f"{name}: not named in the journal" if name not in said else None)
+    lines = found["lines_of_sglang"].split()
+    whys.append("SGLang was loaded" if not lines or lines[-1] != "0" else None)
+    return first_failure(whys)
+
+
+def environment_of(unit: str) -> dict[str, dict[str, str | None]]:
+    """The three variables in the environment of every process of a unit."""
+    said = ssh(
+        f'for p in $(cat /sys/fs/cgroup/system.slice/{unit}/cgroup.procs); do echo "pid $p"; '
+        "tr '\\0' '\\n' < /proc/$p/environ | grep -E '^(NCCL_NVLS_ENABLE|TORCH_SYMM_MEM_DISABLE_MULTICAST|"
+        "NVSHMEM_DISABLE_NVLS)='; done",
+        20,
+    )
+    found: dict[str, dict[str, str | None]] = {}
+    pid = ""
+    for line in said.splitlines():
+        if line.startswith("pid "):
+            pid = line[4:]
+            found[pid] = dict.fromkeys(REQUIRED)
+        elif pid and "=" in line:
+            name, _, value = line.partition("=")
+            found[pid][name] = value
+    return found
+
+
+def multicast_off(unit: str = "sglang-default.service") -> str | None:
+    """Every process of the unit has the three variables, and the log shows no multicast."""
+    processes = environment_of(unit)
+    wrong = [pid for pid, values in processes.items() if values != REQUIRED]
+    if not processes or wrong:
+        return f"multicast is not off in {wrong or 'any process'}"
+    said = ssh(
+        f"journalctl -u {unit} -o cat --no-pager | grep -E 'multicast = True|NVLS multicast support is available'",
+        20,
+    )
+    return f"multicast in the log: {said[:200]}" if said else None
+
+
+def production_two(context: Context) -> Outcome:
+    done = context.run(playbook("production.yml"), "road")
+    why = changed(done)
+    off = multicast_off()
+    status = context.run(playbook("playbooks/status.yml"), "status")
+    reduces = re.findall(r"all-reduce: .*", status.output)
+    again = context.run(playbook("production.yml"), "again")
+    facts = {
+        "all_reduce": reduces,
+        "nvlink": ssh(
+            "PATH=$PATH:/usr/local/nvidia/bin nvidia-smi topo -m; nvidia-smi nvlink -s | head -4", 20
+        )[-3000:],
+        "refused": ssh(
+            "journalctl -u sglang-default -o cat --no-pager | grep -iE 'not permitted|EPERM|pidfd' | head", 20
+        ),
+        "tail": tail(done.output, 40) if why else "",
+    }
+    return Outcome(
+        first_failure(
+            (why, off, unchanged(again), None if reduces else "status does not say which all-reduce runs")
+        ),
+        facts,
+    )
+
+
+def held_two(context: Context) -> Outcome:
+    """While it serves, both cards are held; a stranger on the second card alone is found."""
+    done = context.run([*production.inside(0)], "served")
+    both = {f"GPU {n}" for n in (0, 1) if f"GPU {n}: pid" in done.output}
+    return Outcome(
+        None if len(both) == 2 else f"holders named on {sorted(both)}", {"tail": tail(done.output, 30)}
+    )
+
+
+def second_card(context: Context) -> Outcome:
+    """Both cards free but for a process on the second."""
+    stop = context.run(playbook("playbooks/stop.yml"), "stop")
+    free = context.run(production.inside(15), "free")
+    code = faults.HOLD.format(mib=512, seconds=60).replace("device='cuda'", "device='cuda:1'")
+    up = ssh(
+        "systemd-run --quiet --unit=foreign -p User=nobody "
+        f'-p Environment=LD_LIBRARY_PATH=/usr/local/nvidia/lib64 {faults.TORCH_PYTHON} -c "{code}"; '
+        "for i in $(seq 150); do journalctl -u foreign -o cat | grep -q holding && echo up && exit; sleep 0.2; done",
+        45,
+    )
+    held = context.run(production.inside(0), "held")
+    gone = faults.stop_foreign()
+    after = context.run(production.inside(15), "after")
+    return Outcome(
+        first_failure(
+            (
+                None if stop.status == 0 else "stop.yml failed",
+                production.zero(free),
+                None if up.endswith("up") else f"the foreign process did not start: {up[-200:]}",
+                None
+                if held.status and "GPU 1: pid" in held.output
+                else "the holder on the second card was not found",
+                production.zero(after),
+            )
+        ),
+        {"held": tail(held.output, 25), "gone": gone},
+    )
+
+
+def round_two(context: Context) -> Outcome:
+    """production -> debug -> production at TP 2: probes of rank 0 only, both cards proven free."""
+    done = context.run(playbook("debug.yml", **rounds.COMPARE), "debug")
+    tree_debug = rounds.judge_tree(rounds.tree(), True)
+    debug = {
+        "seconds": done.seconds,
+        "verdict": rounds.verdict(done.output),
+        "codes": codes(done.output),
+        "gpu": rounds.moments(context, "debug"),
+    }
+    debug["events"] = probe_pids()
+    off = multicast_off()
+    back = context.run(playbook("production.yml"), "back")
+    facts = {"debug": debug, "back": {"seconds": back.seconds, "gpu": rounds.moments(context, "back")}}
+    pids = debug["events"].get("pids", [])
+    return Outcome(
+        first_failure(
+            (
+                changed(done),
+                tree_debug,
+                off,
+                None if len(pids) == 1 else f"probes of {len(pids)} processes, 1 was expected",
+                changed(back),
+                rounds.judge_tree(rounds.tree(), False),
+            )
+        ),
+        facts,
+    )
+
+
+def probe_pids() -> dict[str, Any]:
+    """Which processes wrote probe events, and how many of each kind."""
+    said = ssh(
+        "python3 - <<'AERIE'\nimport glob, json, collections\nkinds, pids = collections.Counter(), set()\n"
+        "for path in glob.glob('/var/*/sglang/default/**/events.jsonl', recursive=True):\n"
+        "    for line in open(path):\n        try: e = json.loads(line)\n        except ValueError: continue\n"
+        "        kinds[e.get('event')] += 1; pids.add(e.get('pid'))\n"
+        "print(json.dumps({'kinds': kinds, 'pids': sorted(pids)}))\nAERIE",
+        30,
+    )
+    try:
+        return dict(json.loads(said.splitlines()[-1]))
+    except (ValueError, IndexError):
+        return {"error": said[-300:]}
+
+
+def nccl(context: Context) -> Outcome:
+    """NCCL's presets in profile mode, side by side on both cards, in turns: what the verify takes."""
+    listed = presets()
+    if why := side.seed(one.name for one in listed):
+        return Outcome(why)
+    path = side.write("presets", listed)
+    done = context.run(beside("profile.yml", path, [one.host for one in listed]), "road")
+    ports = {one.name: one.port for one in listed if recaps(done.output).get(one.host, {}).get("failed") == 0}
+    off = [why for name in ports if (why := multicast_off(f"sglang-{name}.service"))]
+    prompts = json.loads((HERE / "prompts.json").read_text())
+    entries = (
+        load.interleaved(ports, prompts, (1, 8), passes=5, tokens=128, until=context.deadline - 25)
+        if ports
+        else []
+    )
+    (RUN / "nccl.json").write_text(json.dumps(entries))
+    status = context.run(playbook("playbooks/status.yml"), "status")
+    facts = {
+        "rates": {str(b): {name: load.rates(entries, name, b) for name in ports} for b in (1, 8)},
+        "against_default": {
+            name: load.compare(entries, name, "n-default", 1) for name in ports if name != "n-default"
+        },
+        "cycles": cycles(list(ports)),
+        "all_reduce": re.findall(r"\S+: all-reduce: .*", status.output),
+        "silent": sorted({one.name for one in listed} - set(ports)),
+    }
+    stop = context.run(beside("playbooks/stop.yml", path, [one.host for one in listed]), "stop")
+    return Outcome(
+        first_failure(
+            [
+                *off,
+                f"did not start: {facts['silent']}" if facts["silent"] else None,
+                None if stop.status == 0 else "the presets were not stopped",
+            ]
+        ),
+        facts,
+    )
+
+
+CYCLES = r"""
+import glob, json, statistics
+out = {}
+for path in glob.glob('/var/*/sglang/*/**/cycles.jsonl', recursive=True):
+    rows = []
+    for line in open(path):
+        try: rows.append(json.loads(line))
+        except ValueError: pass
+    name = path.split('/sglang/')[1].split('/')[0]
+    for batch in sorted({r.get('batch') for r in rows if r.get('batch')}):
+        mine = [r for r in rows if r.get('batch') == batch and r.get('verify_ms')]
+        if len(mine) > 20:
+            out.setdefault(name, {})[str(batch)] = {
+                'cycles': len(mine),
+                **{k: [round(q, 4) for q in statistics.quantiles([r[k] for r in mine if r.get(k) is not None], n=4)]
+                   for k in ('draft_ms', 'verify_ms', 'extend_ms', 'cycle_ms')
+                   if sum(r.get(k) is not None for r in mine) > 20},
+            }
+print(json.dumps(out))
+"""
+
+
+def cycles(names: list[str]) -> dict[str, Any]:
+    """Quartiles of the parts of a cycle in milliseconds, by instance and batch size."""
+    said = ssh(f"python3 - <<'AERIE'\n{CYCLES}\nAERIE", 60)
+    try:
+        return {name: found for name, found in json.loads(said.splitlines()[-1]).items() if name in names}
+    except (ValueError, IndexError):
+        return {"error": said[-300:]}
+
+
+def scheduler_killed(context: Context) -> Outcome:
+    """SIGKILL of one of the two schedulers: what becomes of the other rank, of both cards, and of the launcher."""
+    found = on_host(["kill", "sglang-default.service", "scheduler", "90"], 110)
+    free = rounds.moments(context, "kill")
+    again = found.get("healthy_again_s")
+    return Outcome(
+        None if again else f"it did not come back: {found.get('error', found.get('seen'))}",
+        {"kill": found, "gpu": free},
+    )
+
+
+def cards(context: Context) -> Outcome:
+    """Two instances, one a card, deployed at the same time; then one is deployed anew while the other serves."""
+    listed = one_each()
+    if why := side.seed(one.name for one in listed):
+        return Outcome(why)
+    path = side.write("cards", listed)
+    hosts = [one.host for one in listed]
+    both = context.run(beside("production.yml", path, hosts), "both")
+    before = ssh("systemctl show -p MainPID --value sglang-card0.service", 10)
+    alone = context.run([*beside("playbooks/baseline.yml", path, hosts[1:])], "second")
+    after = ssh("systemctl show -p MainPID --value sglang-card0.service", 10)
+    gates = re.findall(r"GPU \d free.*|\d GPUs? free.*", alone.output)
+    stop = context.run(beside("playbooks/stop.yml", path, hosts), "stop")
+    return Outcome(
+        first_failure(
+            (
+                _each(both, hosts),
+                _each(alone, hosts[1:]),
+                None if before == after != "0" else f"the first instance's pid went from {before} to {after}",
+                None if stop.status == 0 else "they were not stopped",
+            )
+        ),
+        {"recaps": {**recaps(both.output), "second": recaps(alone.output)}, "gates": gates},
+    )
+
+
+def _each(done: Done, hosts: list[str]) -> str | None:
+    found = recaps(done.output)
+    bad = [host for host in hosts if found.get(host, {}).get("failed", 1) or not found[host].get("changed")]
+    return f"not deployed: {', '.join(bad)}" if bad else None
+
+
+STEPS = (
+    Step("two-refused", 60, "no start without one of the three variables", refused_without),
+    Step("two-production", 180, "production at TP 2, twice", production_two, ("two-refused",)),
+    Step("two-held", 10, "both cards are held", held_two, ("two-production",)),
+    Step("two-round", 120, "production -> debug -> production at TP 2", round_two, ("two-production",)),
+    Step("two-kill", 80, "one scheduler of two killed", scheduler_killed, ("two-production",)),
+    Step("two-second-card", 60, "both free but for the second card", second_card, ("two-production",)),
+    Step("two-cards", 120, "two instances, one a card", cards, ("two-production",)),
+    Step("two-nccl", 150, "NCCL's presets in profile mode, in turns", nccl, ("two-production",)),
+)
