@@ -71,7 +71,6 @@ def instances() -> list[side.Instance]:
                 "sglang_server_draft_model_path": f"/srv/models/{case.draft}",
                 # Off: each check is to be seen alone; the accept length is judged here.
                 "sglang_server_min_accept_length": 0.0,
-                **COMPARE,
             },
         )
         for number, case in enumerate(started)
@@ -127,7 +126,7 @@ def work(context: Context) -> Outcome:
     if why := side.seed(one.name for one in listed):
         return Outcome(why)
     path = side.write("wiring", listed)
-    done = context.run(side.playbook("debug.yml", path, [one.host for one in listed]), "debug")
+    done = context.run(side.playbook("debug.yml", path, [one.host for one in listed], **COMPARE), "debug")
     rows = []
     for case in CASES:
         found = measured(done.output, f"gpu-w-{case.name}")
