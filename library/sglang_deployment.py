@@ -31,8 +31,19 @@ options:
   mode:
     description: What the instance is for.
     type: str
-    choices: [production, baseline]
+    choices: [production, baseline, debug, profile]
     default: production
+  debug_cuda_graphs:
+    description: With O(mode=debug), leave CUDA graphs on. Then a probe sees prefill and the capture, not the replays.
+    type: bool
+    default: false
+  patches:
+    description:
+      - Source patches for the deployment's copy of the package, whole entries as the filter
+        C(sglang_patch_entries) gives them. Those whose range holds the release are part of the spec.
+    type: list
+    elements: dict
+    default: []
   release:
     description: The installed release, as the module M(sglang_release) returns it. Empty when it is not installed yet.
     type: dict
@@ -233,7 +244,8 @@ draft_layer_ids:
 served:
   description:
     - Where the deployment's own package (V(site_packages)) and the draft that it serves (V(draft), empty without one)
-      lie. Empty when the release is not installed yet.
+      lie, and the directory that its probes write to (V(events), empty without any).
+    - Empty when the release is not installed yet.
   type: dict
   returned: always
 soak:
@@ -248,6 +260,7 @@ environment:
 
 from ansible.module_utils.aerie.deployer import run
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.mode import MODES
 from ansible.module_utils.basic import AnsibleModule
 
 
@@ -260,7 +273,9 @@ def main() -> None:
                 "default": "planned",
             },
             "instance": {"type": "str", "default": "default"},
-            "mode": {"type": "str", "choices": ["production", "baseline"], "default": "production"},
+            "mode": {"type": "str", "choices": list(MODES), "default": "production"},
+            "debug_cuda_graphs": {"type": "bool", "default": False},
+            "patches": {"type": "list", "elements": "dict", "default": []},
             "release": {"type": "dict", "default": {}},
             "model_path": {"type": "str"},
             "draft_model_path": {"type": "str"},

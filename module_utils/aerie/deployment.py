@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import draft_copy
+from . import draft_copy, patch_tree
 from .errors import ErrorKind
 from .files import write_atomic, write_json
+from .patch_entry import Entry
+from .patch_store import DIRECTORY as PATCHED
 from .spec import Spec, resolved
 from .state import InstanceStore
 
@@ -66,10 +68,14 @@ def check_space(path: Path, needed: int) -> None:
         )
 
 
-def build(store: InstanceStore, spec: Spec, secrets: Mapping[str, str], gid: int) -> Path:
+def build(
+    store: InstanceStore, spec: Spec, secrets: Mapping[str, str], gid: int, patches: Sequence[Entry] = ()
+) -> Path:
     """Make the deployment's directory aside and rename it into place. A complete one is left as it is.
 
     secrets: server arguments that go into the configuration file, readable by root and the service's group only.
+    patches: what the copy of the package gets; ``patches.json`` keeps what became of each. Raises the errors of
+    ``patch_tree``.
     """
     final = store.deployment(spec.digest)
     if store.spec(spec.digest) is not None:
@@ -86,6 +92,11 @@ def build(store: InstanceStore, spec: Spec, secrets: Mapping[str, str], gid: int
     _copy(package, site)
     if spec.release.dist_info:
         _copy(Path(spec.release.dist_info), site)
+    if (package.parent / PATCHED).is_dir():
+        _copy(package.parent / PATCHED, site)  # somebody's own install, patched: the copy has to know
+    patched = patch_tree.apply(site, spec.release.release, patches).as_dict()
+    del patched["diff"]
+    write_json(aside / "patches.json", patched)
     draft = spec.models.get("draft")
     if draft is not None and draft_copy.is_copied(draft):
         draft_copy.make(aside / draft_copy.DIRECTORY, draft)

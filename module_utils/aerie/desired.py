@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import draft_copy
+from . import draft_copy, mode
 from .arguments import SECRETS, Speculation, check_free_arguments, command_line, text_of
 from .errors import ErrorKind
 from .ports import rendezvous_port, spans_machines
@@ -59,7 +59,12 @@ def make_spec(
     ``arguments``, ``unit`` and this file.
     """
     speculation = Speculation.from_mapping(settings.get("speculative") or {})
-    arguments = check_free_arguments(settings.get("arguments") or {})
+    arguments = mode.server_arguments(
+        settings["mode"],
+        release.release,
+        check_free_arguments(settings.get("arguments") or {}),
+        debug_cuda_graphs=bool(settings.get("debug_cuda_graphs")),
+    )
     arguments |= {
         "model_path": settings["model_path"],
         "host": settings["host"],
@@ -77,6 +82,7 @@ def make_spec(
     environment = base_environment(release, settings["cache_dir"])
     if not spans_machines(arguments):
         environment |= ONE_MACHINE
+    environment |= mode.environment(settings["mode"], settings["cache_dir"])
     given = settings.get("environment") or {}
     check_user_environment(given)
     environment |= {name: text_of(value) for name, value in given.items() if value is not None}
@@ -103,6 +109,7 @@ def make_spec(
             success_signals=stop_signals(release.release),
         ),
         models=models,
+        patches=mode.patch_record(settings.get("patches") or [], release.release),
         secrets={name: secret_hash(salt, value) for name, value in secrets.items()},
         user=settings["user"],
         group=settings["group"],

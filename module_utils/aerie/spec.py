@@ -52,7 +52,7 @@ class Spec:
     environment: dict[str, str]
     unit: str
     models: dict[str, dict[str, Any]]
-    patches: list[str] = field(default_factory=list)
+    patches: list[dict[str, str]] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
     user: str = "sglang"
     group: str = "sglang"
@@ -121,8 +121,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         if same_path and before.get("config_sha256") != after.get("config_sha256"):
             lines.append(f"{role} model's config.json changed on disk")
     lines += layer_id_changes(old, new)
-    if old.get("patches") != new.get("patches"):
-        lines.append(f"patches {old.get('patches') or 'none'} -> {new.get('patches') or 'none'}")
+    lines += _patches(old, new)
     for name in sorted(set(old.get("secrets") or {}) | set(new.get("secrets") or {})):
         was, now = (old.get("secrets") or {}).get(name), (new.get("secrets") or {}).get(name)
         if was != now:
@@ -156,6 +155,24 @@ def layer_id_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
     else:
         return []
     return [] if was == now else [f"draft layer ids {_shown(was)} -> {_shown(now)}"]
+
+
+def _patches(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    before, after = (
+        {one["name"]: one["sha256"] for one in record.get("patches") or []} for record in (old, new)
+    )
+    applied = [name for name in after if name not in before]
+    reverted = [name for name in before if name not in after]
+    changed = [name for name in after if before.get(name, after[name]) != after[name]]
+    groups = ((applied, "to apply"), (reverted, "to revert"), (changed, "changed"))
+    return [_count(names, verb) for names, verb in groups if names]
+
+
+def _count(names: list[str], verb: str) -> str:
+    """``patches to apply: a, b``, and of many ``7 patches to apply: a, b, c, …``."""
+    if len(names) <= 4:
+        return f"patch{'es' if len(names) > 1 else ''} {verb}: {', '.join(names)}"
+    return f"{len(names)} patches {verb}: {', '.join(names[:3])}, …"
 
 
 def _shown(ids: list[int] | None) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import draft_copy, preflight, state
+from . import draft_copy, mode, preflight, state
 from .desired import make_spec as desired_spec
 from .errors import ErrorKind
 from .plan import Plan
@@ -104,6 +104,7 @@ class Step:
         return {
             "site_packages": f"{self.directory}/site",
             "draft": f"{self.directory}/{draft_copy.DIRECTORY}" if copied else draft.get("path", ""),
+            "events": mode.events_directory(self.settings["mode"], self.settings["cache_dir"]),
         }
 
     def result(self, plan: Plan) -> dict[str, Any]:

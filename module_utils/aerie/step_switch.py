@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grp
 
-from . import deployment, leftovers, processes, state, systemd
+from . import deployment, leftovers, mode, processes, state, systemd
 from .desired import secret_values
 from .files import read_text, write_atomic
 from .spec import resolved
@@ -20,7 +20,8 @@ def built(step: Step) -> None:
         and step.spec is not None
     ):
         gid = grp.getgrnam(step.settings["group"]).gr_gid
-        deployment.build(step.store, step.spec, secret_values(step.settings), gid)
+        patches = mode.patches_for(step.settings.get("patches") or [], step.spec.release.release)
+        deployment.build(step.store, step.spec, secret_values(step.settings), gid, patches)
 
 
 def stopped(step: Step) -> None:

@@ -28,6 +28,9 @@ RESERVED_ENVIRONMENT = {
     "PYTHONSAFEPATH": "the working directory must not be on the import path",
     "CUDA_DEVICE_ORDER": "SGLang and NVML must mean the same card by the same number",
     "SGLANG_LOGGING_CONFIG_PATH": "it keeps API keys out of the journal",
+    "EAGLE3_DEBUG": "the mode debug does",
+    "EAGLE3_DEBUG_DIR": "Aerie reads the probes' events there",
+    "AERIE_PROFILE_DIR": "Aerie reads the timers' events there",
 }
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

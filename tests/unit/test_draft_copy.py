@@ -202,5 +202,6 @@ def test_what_a_step_serves(
     assert done["served"] == {
         "site_packages": f"{directory}/site",
         "draft": f"{directory}/draft" if copied else entry["path"],
+        "events": "",
     }
     assert not (tmp_path / "state").exists()
