@@ -7,7 +7,7 @@ Cores run under a host's bare python3, which may lack ``packaging``. Versions ar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _INFINITY = float("inf")
 _VERSION = re.compile(
@@ -53,13 +53,6 @@ class Version:
         post = -1 if self.post is None else self.post
         return (self.release, pre, post, _INFINITY if self.dev is None else self.dev)
 
-    def is_post_of(self, other: Version) -> bool:
-        return self.post is not None and (self.release, self.pre) == (other.release, other.pre)
-
-    def is_pre_of(self, other: Version) -> bool:
-        early = self.pre is not None or self.dev is not None
-        return early and self.release == other.release
-
 
 def check_range(specifier: str) -> None:
     """Raise ValueError unless the text is a comma-separated list of ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``."""
@@ -81,7 +74,7 @@ def _holds(clause: str, version: Version) -> bool:
     operator, text = match.groups()
     if text.endswith(".*"):
         if operator not in ("==", "!="):
-            raise ValueError(f"{clause.strip()!r}: .* goes with == and != only")
+            raise ValueError(f"{clause.strip()!r}: a version with .* goes with == and != only")
         prefix = tuple(int(part) for part in text[:-2].split("."))
         padded = version.release + (0,) * (len(prefix) - len(version.release))
         return (padded[: len(prefix)] == prefix) == (operator == "==")
@@ -90,9 +83,10 @@ def _holds(clause: str, version: Version) -> bool:
     if operator == "<":
         # PEP 440: <V holds no pre-release of V, unless V is one itself
         early = wanted.pre is not None or wanted.dev is not None
-        return mine < theirs and (early or not version.is_pre_of(wanted))
+        return mine < (theirs if early else replace(wanted, dev=0).key)
     if operator == ">":
-        # PEP 440: >V holds no post-release of V, unless V is one itself
-        return mine > theirs and (wanted.post is not None or not version.is_post_of(wanted))
+        # PEP 440: >V holds no post-release of V; of a post- or development release there is none
+        family = (version.release, version.pre) == (wanted.release, wanted.pre)
+        return mine > theirs and not (family and wanted.post is None and wanted.dev is None)
     results = {"==": mine == theirs, "!=": mine != theirs, "<=": mine <= theirs, ">=": mine >= theirs}
     return results[operator]

@@ -100,11 +100,11 @@ def _stage(change: Change, data: bytes | None) -> None:
     with os.fdopen(handle, "wb") as stream:
         stream.write(data or b"")
         stream.flush()
-        _like(change, staged)
+        _like(change, data, staged)
         os.fsync(stream.fileno())
 
 
-def _like(change: Change, staged: Path) -> None:
+def _like(change: Change, data: bytes | None, staged: Path) -> None:
     place = change.target if change.target.exists() else change.target.parent
     like = place.stat()
     mode = stat.S_IMODE(like.st_mode) if place is change.target else like.st_mode & 0o666
@@ -117,7 +117,7 @@ def _like(change: Change, staged: Path) -> None:
                 os.setxattr(staged, name, os.getxattr(place, name))
     staged.chmod(mode)
     now = time.time_ns()
-    back = change.mtime_ns if change.mtime_ns and change.new == change.pristine else 0
+    back = change.mtime_ns if data == change.pristine else 0
     wanted = back or bytecode.safe_time_ns(change.target, now)
     os.utime(staged, ns=(now, wanted))
 
@@ -147,6 +147,8 @@ def _undo(store: PatchStore, writes: Sequence[Change], done: Sequence[Change]) -
             if change.old is not None:
                 _stage(change, change.old)
             _swap(change, change.old)
+            if change.old is not None and change.old == change.pristine:
+                bytecode.restore(store, change.path, change.target)
         store.drop_journal()
         store.tidy(store.manifest)
     except OSError:

@@ -48,6 +48,9 @@ class SourceText:
         self.text = data[len(self.bom) :].decode(self.encoding)
         self.lines: list[str] = _LINE.findall(self.text)
         self.newline = _newline(self.lines)
+        self.plain = [line.rstrip("\r\n") for line in self.lines]
+        # Whether the last line has a newline; an empty file wants one in its first
+        self.ends = not self.lines or self.lines[-1].endswith(("\n", "\r"))
 
     def indentation(self, number: int, column: int) -> str:
         """The text before a node at ``column`` (UTF-8 bytes, as ast counts) of line ``number`` (from 0)."""
@@ -66,14 +69,13 @@ class SourceText:
             lines += [line + self.newline for line in edit.lines]
             at = edit.end
         lines += self.lines[at:]
-        return self.encoded(lines)
+        return self.encoded(lines, ends=self.ends)
 
-    def encoded(self, lines: list[str]) -> bytes:
-        """Lines as bytes. A line that is not the last gets a newline; a last one of a file without one loses it."""
-        whole = [line if line.endswith(("\n", "\r")) else line + self.newline for line in lines[:-1]]
-        if lines:
-            ends = not self.lines or self.lines[-1].endswith(("\n", "\r"))
-            whole.append(lines[-1] if ends else lines[-1].rstrip("\r\n"))
+    def encoded(self, lines: list[str], *, ends: bool) -> bytes:
+        """Lines as bytes, each with a newline but the last, which has one where ``ends`` says so."""
+        whole = [line if line.endswith(("\n", "\r")) else line + self.newline for line in lines]
+        if whole and not ends:
+            whole[-1] = whole[-1].rstrip("\r\n")
         return self.bom + "".join(whole).encode(self.encoding)
 
 

@@ -88,7 +88,8 @@ def _apply(
     if changes:
         guard()
     manifest = plan.manifest(files, texts)
-    stale = store.journal is not None or manifest.as_dict() != store.manifest.as_dict()
+    left = store.journal is not None or (not manifest.files and store.root.is_dir())
+    stale = left or manifest.as_dict() != store.manifest.as_dict()
     if not check and (changes or stale):
         _write(store, changes, manifest)
     return TreeResult(

@@ -21,6 +21,7 @@ HUNK_FAILED = ErrorKind(
     "A hunk of a unified diff does not fit the file exactly; nothing of the diff was applied.",
 )
 
+_NO_NEWLINE = "\\ No newline at end of file"
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _REFUSED = (
     "rename from",
@@ -35,12 +36,16 @@ _REFUSED = (
 
 @dataclass
 class Hunk:
-    """``old`` and ``new``: lines without newline. ``start``: line (from 0) of ``old`` in the file."""
+    """``old`` and ``new``: lines without newline. ``start``: line (from 0) of ``old`` in the file.
+
+    ``open_ends``: the sides, ``old`` and ``new``, whose last line is the file's and has no newline.
+    """
 
     start: int
     head: str
     old: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
+    open_ends: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -110,21 +115,21 @@ def _read_hunk(name: str, lines: list[str], at: int, file: FileDiff) -> int:
     # A hunk without old lines names the line after which it goes
     hunk = Hunk(int(match[1]) - (1 if old_left else 0), f"{file.path} {match[0]}")
     at += 1
-    while old_left > 0 or new_left > 0:
+    last = ""
+    while old_left > 0 or new_left > 0 or lines[at : at + 1] == [_NO_NEWLINE]:
         line = lines[at] if at < len(lines) else None
         kind, body = (line[:1], line[1:].removesuffix("\r")) if line else (" " if line == "" else "", "")
         if kind not in (" ", "-", "+", "\\"):
-            raise _bad(
-                name,
-                f"{hunk.head}: ends at line {at + 1}, before its {old_left} old and {new_left} new lines",
-                "",
-            )
+            raise _bad(name, f"{hunk.head}: ends at line {at + 1}, sooner than its head says", "")
         if kind in (" ", "-"):
             hunk.old.append(body)
             old_left -= 1
         if kind in (" ", "+"):
             hunk.new.append(body)
             new_left -= 1
+        if kind == "\\":
+            hunk.open_ends |= {"-": {"old"}, "+": {"new"}}.get(last, {"old", "new"})
+        last = kind
         at += 1
     if old_left or new_left:
         raise _bad(name, f"{hunk.head}: has more lines than its head says", "")
@@ -144,21 +149,22 @@ def apply_diff(name: str, diff: FileDiff, data: bytes | None) -> bytes | None:
     if data is None:
         raise _does_not_fit(name, diff.hunks[0], "the file is not there", [])
     source = SourceText(data)
-    plain = [line.rstrip("\r\n") for line in source.lines]
-    if all(
-        _place(hunk.new, hunk.start, plain) is not None for hunk in diff.hunks if hunk.old != hunk.new
-    ) and any(_place(hunk.old, hunk.start, plain) is None for hunk in diff.hunks):
+    there = all(_place(hunk, "new", source) is not None for hunk in diff.hunks)
+    if there and any(_place(hunk, "old", source) is None for hunk in diff.hunks):
         return None
     lines: list[str] = []
     done = 0
+    ends = source.ends
     for hunk in diff.hunks:
-        start = _place(hunk.old, hunk.start, plain)
+        start = _place(hunk, "old", source)
         if start is None or start < done:
-            raise _does_not_fit(name, hunk, "does not fit", plain)
+            raise _does_not_fit(name, hunk, "does not fit", source.plain)
         lines += source.lines[done:start]
         lines += _merged(hunk, source, start)
         done = start + len(hunk.old)
-    return source.encoded(lines + source.lines[done:])
+        if hunk.open_ends:
+            ends = "new" not in hunk.open_ends
+    return source.encoded(lines + source.lines[done:], ends=ends)
 
 
 def _merged(hunk: Hunk, source: SourceText, start: int) -> list[str]:
@@ -168,15 +174,20 @@ def _merged(hunk: Hunk, source: SourceText, start: int) -> list[str]:
     return [known.get(line, line + source.newline) for line in hunk.new]
 
 
-def _place(wanted: list[str], start: int, lines: list[str]) -> int | None:
-    """Where the lines are: at ``start``, or at the only other place. None: nowhere, or at several places."""
-    size = len(wanted)
+def _place(hunk: Hunk, side: str, source: SourceText) -> int | None:
+    """Where a side's lines are: at ``start``, or at the only other place. None: nowhere, or at several places."""
+    wanted: list[str] = getattr(hunk, side)
+    size, lines = len(wanted), source.plain
+
+    def fits(at: int) -> bool:
+        at_end = at + size == len(lines) and not source.ends
+        return lines[at : at + size] == wanted and (side not in hunk.open_ends or at_end)
+
     if not size:
-        return start if start <= len(lines) else None
-    if lines[start : start + size] == wanted:
-        return start
-    first = (at for at, line in enumerate(lines) if line == wanted[0])
-    places = [at for at in first if lines[at : at + size] == wanted]
+        return hunk.start if hunk.start <= len(lines) else None
+    if fits(hunk.start):
+        return hunk.start
+    places = [at for at, line in enumerate(lines) if line == wanted[0] and fits(at)]
     return places[0] if len(places) == 1 else None
 
 
