@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import gpu_check, processes, stranger
+from . import gpu_check, stranger
 from .errors import ErrorKind
 from .process_tree import Member, read_table
 from .processes import Listener
@@ -132,10 +132,3 @@ def tokens_of(strangers: Sequence[Stranger], allowed: Sequence[str]) -> list[dic
         }
         for one in strangers
     ]
-
-
-def port_holders(port: int, members: Sequence[int]) -> list[tuple[int, str]]:
-    """:func:`on_ports` for one port as it is now; in the usual case only the unit's own processes are looked at."""
-    if not port or processes.listeners(port, pids=list(members)):
-        return []
-    return on_ports(processes.listeners(port), members)
