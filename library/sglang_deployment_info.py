@@ -9,12 +9,21 @@ module: sglang_deployment_info
 short_description: Describe every SGLang instance on a host, and how it differs from its record
 description:
   - Reads the record and looks at reality (unit, process, listener, health, models) and names each difference.
+  - "Looked at are unit, process, arguments, environment, listener and port, health, the source files of its tree
+    against their wheel and Aerie's own patches, the models' files and the driver against the time of its acceptance,
+    the release that it runs from, and the disk."
   - Of C(/server_info) one figure is read; the answer itself holds API keys and is never returned.
 options:
   state_dir:
     description: Directory of all instances' state.
     type: path
     default: /var/lib/sglang
+  verify:
+    description:
+      - Look closer, and fail when an instance differs from its record. Every source file is hashed, the server has to
+        generate a token, and a run that did not end counts as a difference too.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -37,6 +46,10 @@ EXAMPLES = r"""
 - name: Look at the host
   sglang_deployment_info:
   register: found
+
+- name: Fail when something is not as recorded
+  sglang_deployment_info:
+    verify: true
 """
 
 RETURN = r"""
@@ -55,6 +68,7 @@ drift:
   returned: always
 """
 
+from ansible.module_utils.aerie.drift import error_of
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.overview import overview, table
 from ansible.module_utils.basic import AnsibleModule
@@ -62,18 +76,27 @@ from ansible.module_utils.basic import AnsibleModule
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"state_dir": {"type": "path", "default": "/var/lib/sglang"}}, supports_check_mode=True
+        argument_spec={
+            "state_dir": {"type": "path", "default": "/var/lib/sglang"},
+            "verify": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
     )
+    verify = module.params["verify"]
     try:
-        instances = overview(module.params["state_dir"])
+        instances = overview(module.params["state_dir"], verify=verify)
     except AerieError as error:
         module.fail_json(**error.as_result())
-    module.exit_json(
-        changed=False,
-        instances=instances,
-        table=table(instances),
-        drift=any(one["drift"] for one in instances),
-    )
+    result = {
+        "changed": False,
+        "instances": instances,
+        "table": table(instances),
+        "drift": any(one["drift"] for one in instances),
+    }
+    error = error_of(instances) if verify else None
+    if error is not None:
+        module.fail_json(**result, **error.as_result())
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from . import allreduce, health, processes, reality, sockets, state, takeover
+from . import allreduce, drift, health, holders, processes, reality, sockets, state, takeover, witness
 from .files import read_json, sha256_of
 from .plan import duration
 from .release_rules import server_info_path
@@ -17,13 +17,16 @@ from .state import InstanceStore
 COLUMNS = ("instance", "mode", "release", "state", "up", "memory", "accept length", "health", "drift")
 
 
-def overview(state_dir: str) -> list[dict[str, Any]]:
-    """One record per instance of this host, from reality and record. Changes nothing."""
-    return [describe(InstanceStore(state_dir, name)) for name in state.instances(state_dir)]
+def overview(state_dir: str, *, verify: bool = False) -> list[dict[str, Any]]:
+    """One record per instance of this host, from reality and record. Changes nothing. verify: see ``describe``."""
+    return [describe(InstanceStore(state_dir, name), verify=verify) for name in state.instances(state_dir)]
 
 
-def describe(store: InstanceStore) -> dict[str, Any]:
-    """What one instance runs, and how that differs from its record."""
+def describe(store: InstanceStore, *, verify: bool = False) -> dict[str, Any]:
+    """What one instance runs, and how that differs from its record.
+
+    verify: hash every source file, have the server generate a token, and count a run that did not end as drift.
+    """
     record = store.load()
     digest = store.current()
     spec = store.spec(digest) or {}
@@ -54,7 +57,8 @@ def describe(store: InstanceStore) -> dict[str, Any]:
         "listening": sockets.labelled(found),
         "all_reduce": reduces.as_result() if reduces else None,
         "drift": [
-            *find_drift(store, spec, seen, record, accepted),
+            *find_drift(store, spec, seen, record, accepted, full=verify),
+            *(_verified(record, seen, host, port) if verify else []),
             *sockets.complaints(found, accepted=record.phase == state.ACCEPTED),
         ],
         "before": takeover.said_notes(store),
@@ -71,28 +75,44 @@ def find_drift(
     seen: reality.Reality,
     record: state.InstanceState,
     accepted: Mapping[str, Any],
+    *,
+    full: bool = False,
 ) -> list[str]:
-    """Everything that is not as recorded, a line each."""
+    """Everything that is not as recorded, a line each. full: hash every source file."""
     if not spec:
-        return ["no complete deployment is current"]
-    lines = reality.drift(resolved(spec, str(store.deployment(store.current()))), seen)
-    if seen.unit_text is None:
-        lines.append("the unit file is gone")
-    if record.phase == state.ACCEPTED:
-        if not seen.unit.running:
-            lines.append(f"accepted, but the unit is {seen.unit.active}")
-        elif seen.running != record.accepted:
-            lines.append(f"runs deployment {seen.running or 'unknown'}, accepted is {record.accepted}")
-        elif (
-            seen.process
-            and accepted.get("start_ticks")
-            and seen.process.start_ticks != accepted["start_ticks"]
-        ):
-            lines.append("restarted since its gates passed")
-        if seen.unit.file_state != "enabled":
-            lines.append(f"accepted, but {seen.unit.file_state or 'not enabled'} at boot")
-    elif seen.unit.running:
-        lines.append(f"runs although its record says {record.phase}")
+        return ["no complete deployment is current"] if record.phase == state.ACCEPTED else []
+    digest = store.current()
+    deployment = store.deployment(digest)
+    release = spec.get("release") or {}
+    free, files = witness.free_space(store.root)
+    then = witness.load(store, digest)
+    return [
+        *drift.of_run(resolved(spec, str(deployment)), seen, record, accepted),
+        *drift.of_port(_address(spec)[1], holders.lines(seen.listener, seen.members)),
+        *_of_configs(spec),
+        *drift.of_witness(then, witness.take(store, digest, spec) if then else {}),
+        *drift.of_sources(witness.changed_sources(deployment, full=full)),
+        *drift.of_release(
+            release,
+            read_json(Path(release.get("path") or "/nowhere") / "release.json"),
+            Path(release.get("python") or "/nowhere").exists(),
+        ),
+        *drift.of_disk(str(store.root), free, files),
+    ]
+
+
+def _verified(record: state.InstanceState, seen: reality.Reality, host: str, port: int) -> list[str]:
+    """What only ``verify`` asks: whether a run ended, and whether the server still generates."""
+    lines = drift.of_unfinished(record)
+    if not seen.owns_port:
+        return lines
+    # A server whose schedulers hang can answer /health for hours; this one makes it generate a token.
+    answer = health.get(host, port, "/health_generate", timeout=60.0)
+    return lines if answer.ok else [*lines, f"does not generate: /health_generate: {answer.describe()}"]
+
+
+def _of_configs(spec: Mapping[str, Any]) -> list[str]:
+    lines = []
     for role, model in sorted((spec.get("models") or {}).items()):
         config = Path(model["path"]) / "config.json"
         if not config.is_file():

@@ -115,6 +115,8 @@ def drift(spec: Mapping[str, Any], seen: Reality) -> list[str]:
     if seen.process.command != list(spec.get("command") or []):
         lines.append(f"process {seen.process.pid} runs with other arguments than recorded")
     for name, value in sorted((spec.get("environment") or {}).items()):
-        if seen.environment is not None and seen.environment.get(name) != value:
+        if seen.environment is not None and name not in seen.environment:
+            lines.append(f"process {seen.process.pid} lacks the variable {name}")
+        elif seen.environment is not None and seen.environment[name] != value:
             lines.append(f"process {seen.process.pid} has another value of {name} than recorded")
     return lines

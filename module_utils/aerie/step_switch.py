@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grp
 
-from . import deployment, leftovers, mode, processes, state, systemd
+from . import deployment, leftovers, mode, processes, state, systemd, witness
 from .desired import secret_values
 from .files import read_text, write_atomic
 from .spec import resolved
@@ -81,6 +81,7 @@ def accepted(step: Step) -> None:
     step.record.accepted = step.digest
     if int((step.settings["gates"] or {}).get("soak_requests") or 0) >= step.record.soak:
         step.record.soak = 0
+    witness.keep(step.store, step.digest, step.spec.as_dict())
     step.save(state.ACCEPTED)
     keep = [one["digest"] for one in step.record.history][: 1 + step.settings["keep"]]
     deployment.prune(step.store, [*keep, step.store.current()])
