@@ -107,6 +107,12 @@ options:
     description: Further variables for the server's environment.
     type: dict
     default: {}
+  host_environment:
+    description:
+      - The host's default environment of every instance. It is a part of O(environment) already; here it is only kept
+        with the acceptance, so that a run can name the other instances of the host that a change of it will restart.
+    type: dict
+    default: {}
   api_key:
     description: Key that clients must send. Reaches the server in a file that only root and its group can read.
     type: str
@@ -290,6 +296,7 @@ def main() -> None:
             "max_running_requests": {"type": "int"},
             "arguments": {"type": "dict", "default": {}},
             "environment": {"type": "dict", "default": {}},
+            "host_environment": {"type": "dict", "default": {}},
             "api_key": {"type": "str", "no_log": True},
             "admin_api_key": {"type": "str", "no_log": True},
             "unit_template": {"type": "str"},

@@ -24,6 +24,11 @@ options:
         generate a token, and a run that did not end counts as a difference too.
     type: bool
     default: false
+  host_environment:
+    description:
+      - The host's default environment of every instance (C(gpu_host_nccl_env)) as the inventory has it now. An instance
+        that a change of it will restart is named. Not looked at when left out.
+    type: dict
 attributes:
   check_mode:
     support: full
@@ -79,12 +84,15 @@ def main() -> None:
         argument_spec={
             "state_dir": {"type": "path", "default": "/var/lib/sglang"},
             "verify": {"type": "bool", "default": False},
+            "host_environment": {"type": "dict"},
         },
         supports_check_mode=True,
     )
     verify = module.params["verify"]
     try:
-        instances = overview(module.params["state_dir"], verify=verify)
+        instances = overview(
+            module.params["state_dir"], verify=verify, host_environment=module.params["host_environment"]
+        )
     except AerieError as error:
         module.fail_json(**error.as_result())
     result = {

@@ -7,7 +7,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from . import allreduce, drift, health, holders, processes, reality, sockets, state, takeover, witness
+from . import (
+    allreduce,
+    drift,
+    health,
+    holders,
+    host_default,
+    processes,
+    reality,
+    sockets,
+    state,
+    takeover,
+    witness,
+)
 from .files import read_json, sha256_of
 from .plan import duration
 from .release_rules import server_info_path
@@ -17,9 +29,22 @@ from .state import InstanceStore
 COLUMNS = ("instance", "mode", "release", "state", "up", "memory", "accept length", "health", "drift")
 
 
-def overview(state_dir: str, *, verify: bool = False) -> list[dict[str, Any]]:
-    """One record per instance of this host, from reality and record. Changes nothing. verify: see ``describe``."""
-    return [describe(InstanceStore(state_dir, name), verify=verify) for name in state.instances(state_dir)]
+def overview(
+    state_dir: str, *, verify: bool = False, host_environment: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """One record per instance of this host, from reality and record. Changes nothing. verify: see ``describe``.
+
+    host_environment: the host's defaults as the inventory has them now; None where nobody said.
+    """
+    defaults = None if host_environment is None else host_default.texts(host_environment)
+    stores = [InstanceStore(state_dir, name) for name in state.instances(state_dir)]
+    return [
+        {
+            **describe(store, verify=verify),
+            "restart_by_host": [] if defaults is None else host_default.of_instance(store, defaults),
+        }
+        for store in stores
+    ]
 
 
 def describe(store: InstanceStore, *, verify: bool = False) -> dict[str, Any]:
@@ -186,6 +211,9 @@ def table(instances: Sequence[Mapping[str, Any]]) -> str:
                 f"{one['instance']}: the next start is gated over {one['soak']} requests: SIGKILL ended the last"
             )
         lines += [f"{one['instance']}: {line}" for line in one.get("before") or []]
+        if one.get("restart_by_host"):
+            why = ", ".join(one["restart_by_host"])
+            lines.append(f"{one['instance']}: restarts on its next run, by gpu_host_nccl_env: {why}")
         reduces = one.get("all_reduce") or {}
         if reduces.get("kind") not in (None, allreduce.NONE):
             lines.append(f"{one['instance']}: all-reduce: {reduces['said']}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from . import deployment, nft, preflight, reality, state, step_takeover
+from . import deployment, host_default, nft, preflight, reality, state, step_takeover
 from .health import url_host
 from .plan import Plan, make_plan, summary
 from .ports import Ports, check_clashes
@@ -39,9 +39,10 @@ def planned(step: Step, look: reality.Look) -> dict[str, Any]:
     plan = _plan(step, seen)
     _plan_traffic(step, plan, ports)
     step_takeover.plan(step, plan, seen, taken)
+    also = host_default.also_affected(step.store, host_default.texts(step.settings.get("host_environment")))
     return {
         **step.result(plan),
-        "summary": summary(plan, seen),
+        "summary": [*summary(plan, seen), *also],
         "draft": report.as_result() if report else {},
         "draft_layer_ids": step.settings["draft_layer_ids"],
         "advice": advice(report) if report else [],

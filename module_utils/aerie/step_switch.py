@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grp
 
-from . import deployment, leftovers, mode, processes, state, systemd, witness
+from . import deployment, host_default, leftovers, mode, processes, state, systemd, witness
 from .desired import secret_values
 from .files import read_text, write_atomic
 from .spec import resolved
@@ -75,6 +75,7 @@ def accepted(step: Step) -> None:
         "pid": unit.main_pid,
         "start_ticks": process.start_ticks if process else 0,
         "gates": step.settings["gates"],
+        host_default.KEY: host_default.texts(step.settings.get("host_environment")),
     }
     rest = [one for one in step.record.history if one.get("digest") != step.digest]
     step.record.history = [entry, *rest][:10]
