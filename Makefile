@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup packages demo bench gpu-bundle lint unit molecule test docs lock clean distclean
+.PHONY: help setup packages demo bench gpu-bundle matrix lint unit molecule test docs lock clean distclean
 
 help: ## List these targets
 	@echo "make TARGET"
@@ -29,8 +29,11 @@ unit: setup ## Run the unit tests
 molecule: packages ## Run the molecule scenarios on real systemd hosts (as root)
 	@$(PYTEST) -v tests/scenarios
 
-test: packages ## Run everything: lint, unit tests, molecule scenarios
-	@$(PYTEST) -v tests/lint tests/unit tests/scenarios --durations=10
+matrix: packages ## Take the road once under each ansible-core: 2.19, 2.20, 2.21 (as root)
+	@$(PYTEST) -v -rs tests/matrix
+
+test: packages ## Run everything: lint, unit tests, molecule scenarios, the road under the oldest ansible-core
+	@AERIE_MATRIX=oldest $(PYTEST) -v -rs tests/lint tests/unit tests/scenarios tests/matrix --durations=10
 
 demo: packages ## Boot a disposable host here and run production.yml against it with a real SGLang on the CPU (as root)
 	@$(BIN)/python tests/demo
@@ -38,8 +41,8 @@ demo: packages ## Boot a disposable host here and run production.yml against it 
 docs: setup ## Write docs/{variables,errors,modules}.md again from the source
 	@$(BIN)/python docs/generate.py
 
-bench: setup ## Time a second run against the smallest playbook, on the demo's host
-	@$(BIN)/python tests/bench
+bench: packages ## Measure what Aerie itself costs: second run, three hosts, start, demo (as root; BENCH="--only start" …)
+	@$(BIN)/python tests/bench $(BENCH)
 
 gpu-bundle: setup ## Make the pieces that tests/gpu carries to a GPU machine (MODELS=directory of the pair)
 	@$(BIN)/python tests/gpu/pack.py $(if $(MODELS),--models $(MODELS))
