@@ -66,8 +66,8 @@ options:
     default: config
   fixes:
     description:
-      - Names of the fixes that are, or will be, applied to the release. V(kimi_k25_eagle3_delegation) and
-        V(cuda_graph_aux_capture) matter here; others are ignored.
+      - Names of the fixes that are, or will be, applied to the release. V(kimi_k25_set_layers) and
+        V(graph_capture_layers) matter here; others are ignored.
     type: list
     elements: str
     default: []
@@ -142,7 +142,7 @@ EXAMPLES = r"""
     release: 0.5.9
     training_layers: [2, 30, 58]
     serve_ids: recommended
-    fixes: [kimi_k25_eagle3_delegation, cuda_graph_aux_capture]
+    fixes: [kimi_k25_set_layers, graph_capture_layers]
     site_packages: /opt/sglang/releases/0.5.9/lib/python3.11/site-packages
 
 # On the controller, with no GPU and no SGLang:

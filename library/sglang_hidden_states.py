@@ -107,7 +107,8 @@ options:
     description: File on the host to write the result to, as JSON.
     type: path
   page:
-    description: File on the controller to write the HTML page to. Its directory is made. The action plugin does it.
+    description: File on the controller to write the HTML page to, a relative one below the project. Its directory is
+      made. The action plugin does it.
     type: str
   label:
     description: Text that the page shows to say what was compared, for example the instance's name.

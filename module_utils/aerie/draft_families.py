@@ -203,7 +203,7 @@ class Delegation:
 
 DELEGATED_BY_FIX: tuple[Delegation, ...] = (
     Delegation(
-        fix="kimi_k25_eagle3_delegation",
+        fix="kimi_k25_set_layers",
         architecture="KimiK25ForConditionalGeneration",
         inner="DeepseekV3ForCausalLM",
         first="0.5.9",
@@ -211,7 +211,7 @@ DELEGATED_BY_FIX: tuple[Delegation, ...] = (
         source="PR #19689, upstream since 0.5.10",
     ),
 )
-GRAPH_FIX = "cuda_graph_aux_capture"
+GRAPH_FIX = "graph_capture_layers"
 
 
 @dataclass(frozen=True)

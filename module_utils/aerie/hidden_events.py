@@ -33,6 +33,7 @@ class Event:
     last: tuple[float, ...] = ()
     tensor: str = ""
     capture: str = ""
+    partial: bool = False
     values: tuple[int, ...] = ()
 
     @property
@@ -121,6 +122,7 @@ def parse(line: bytes) -> tuple[str, Event] | None:
         last=_numbers(raw.get("last")),
         tensor=tensor if isinstance(tensor, str) and _TENSOR.fullmatch(tensor) else "",
         capture=str(raw.get("capture") or ""),
+        partial=raw.get("partial") is True,
         values=tuple(one for one in _list(raw.get("values")) if isinstance(one, int)),
     )
 
@@ -130,7 +132,9 @@ def served(events: Iterable[Event], rows: int) -> Served:
     seen = list(events)
     of_prompt = [one for one in seen if one.rows == rows and not one.graph]
     aux = _first_run([one for one in of_prompt if one.kind == "aux_capture"], lambda one: one.index)
-    layers = _first_run([one for one in of_prompt if one.kind == "layer_output"], lambda one: one.layer)
+    # A partial layer's sum over the ranks was still to come: it is nobody's state.
+    whole = [one for one in of_prompt if one.kind == "layer_output" and not one.partial]
+    layers = _first_run(whole, lambda one: one.layer)
     asked = [one for one in seen if one.kind == "layers_to_capture" and one.values]
     return Served(
         rows=rows,

@@ -39,13 +39,16 @@ def judge(settings: Mapping[str, Any]) -> Report | None:
     # Twenty files that only this step reads; on the host each import is compiled anew.
     from .draft_case import Settings
     from .draft_check import check
+    from .mode import DEBUG
 
     wanted = {
         "target": settings["model_path"],
         "draft": settings["draft_model_path"],
         "release": str(release),
         **vars(speculation),
-        "cuda_graphs": True,
+        "cuda_graphs": settings.get("mode") != DEBUG or bool(settings.get("debug_cuda_graphs")),
+        # Those that are not for this release do not matter to it: the rules know which release needs which fix.
+        "fixes": [one["name"] for one in settings.get("patches") or [] if one.get("set") == "fixes"],
         # An empty list is "not said"; the module's caller has no other way to leave it out.
         "training_layers": settings.get("training_layers") or None,
         "serve_ids": "recommended",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from ansible.module_utils.aerie import draft_layer_ids as rules
-from ansible.module_utils.aerie.draft_families import FAMILIES, family_of
+from ansible.module_utils.aerie.draft_families import DELEGATED_BY_FIX, FAMILIES, GRAPH_FIX, family_of
 from ansible.module_utils.aerie.draft_wiring import graph_keeps_ids, target_rules, wiring
 from ansible.module_utils.aerie.release_rules import version_key
 
@@ -91,7 +94,7 @@ def test_glm4v_lost_capture():
 )
 def test_graph_bug(release, keeps):
     assert graph_keeps_ids(release, ()) is keeps
-    assert graph_keeps_ids(release, {"cuda_graph_aux_capture"}) is True
+    assert graph_keeps_ids(release, {"graph_capture_layers"}) is True
 
 
 def test_marked_layers_pile_up():
@@ -118,3 +121,10 @@ def test_tables_are_consistent():
         since = [version_key(era.since) for era in family.eras]
         assert since == sorted(since)
         assert all(era.source for era in family.eras)
+
+
+def test_the_fixes_that_the_rules_know_are_in_the_catalogue() -> None:
+    """The draft check counts a fix by its name; a name that nothing has would silently count for nothing."""
+    place = Path(__file__).parents[2] / "roles" / "sglang_patches" / "files" / "catalogue" / "fixes.yml"
+    names = {entry["name"] for entry in yaml.safe_load(place.read_text())}
+    assert {GRAPH_FIX, *(one.fix for one in DELEGATED_BY_FIX)} <= names

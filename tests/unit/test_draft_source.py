@@ -249,7 +249,7 @@ def test_fixes_to_come_stay_rules_on_a_pristine_tree(tmp_path):
     fixed = report(
         tmp_path,
         "0.5.9",
-        fixes=frozenset({"kimi_k25_eagle3_delegation", "cuda_graph_aux_capture"}),
+        fixes=frozenset({"kimi_k25_set_layers", "graph_capture_layers"}),
         **common,
     )
     assert problems(fixed) == []
@@ -272,7 +272,7 @@ def test_fixes_that_are_applied_are_confirmed(tmp_path):
         ids=[2, 30, 58],
         training_layers=(2, 30, 58),
         site_packages=source,
-        fixes=frozenset({"kimi_k25_eagle3_delegation", "cuda_graph_aux_capture"}),
+        fixes=frozenset({"kimi_k25_set_layers", "graph_capture_layers"}),
     )
     assert problems(result) == []
     assert basis(result) == {"confirmed"}

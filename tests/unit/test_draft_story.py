@@ -6,7 +6,7 @@ import pytest
 from draft_made import KIMI, problems, report, warnings
 
 TRAINED = (2, 30, 58)
-GRAPH_FIX, KIMI_FIX = "cuda_graph_aux_capture", "kimi_k25_eagle3_delegation"
+GRAPH_FIX, KIMI_FIX = "graph_capture_layers", "kimi_k25_set_layers"
 
 
 def layers(result, mode="eager"):

@@ -37,6 +37,7 @@ FORWARD = [
     line("embedding", tensor="e.safetensors"),
     *(line("layer_output", layer=n, tensor=f"l{n}.safetensors") for n in (1, 0, 2)),
     *(line("aux_capture", index=i, layer=n) for i, n in ((1, 4), (0, 2), (2, 6))),
+    line("layer_output", layer=3, partial=True),
     line("final_norm"),
     line("logits_concat", capture="last", rows=12),
     line("logits_concat", capture="full", tensor="c.safetensors", shape=[12, 24]),
