@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from record import ADDRESS
+
 
 def generate(port: int, prompt: str, tokens: int, timeout: float = 60.0) -> dict[str, Any]:
     """One greedy answer of exactly ``tokens`` tokens: its meta_info, with ``seconds``."""
@@ -21,7 +23,7 @@ def generate(port: int, prompt: str, tokens: int, timeout: float = 60.0) -> dict
         "text": prompt,
         "sampling_params": {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True},
     }
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    connection = http.client.HTTPConnection(ADDRESS, port, timeout=timeout)
     try:
         began = time.monotonic()
         connection.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})

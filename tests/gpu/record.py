@@ -21,7 +21,10 @@ ROOT = HERE.parents[1]
 # The most that the lender of the machine brings back in one file.
 LARGEST = 15 << 20
 UNIT = "sglang-default.service"
-RELEASE = "0.5.17"
+# A rehearsal on a host without a GPU serves another release, at another address, with settings of its own.
+RELEASE = os.environ.get("AERIE_GPU_RELEASE", "0.5.17")
+ADDRESS = os.environ.get("AERIE_GPU_ADDRESS", "127.0.0.1")
+ALSO = tuple(filter(None, os.environ.get("AERIE_GPU_ALSO", "").split(":")))
 PROPERTIES = (
     *(
         "ActiveState",

@@ -19,6 +19,7 @@ sys.path.insert(0, str(HERE))
 
 import load
 import timeline
+from record import RELEASE
 from stages import PLANS, STEPS, faults, hardening, production, rounds, side, speed, two, wiring
 from stages.core import Done, as_json, changed, codes, passed, recaps, refused_with, unchanged
 
@@ -162,13 +163,13 @@ def test_no_inventory_lets_multicast_in() -> None:
 
 def test_caches_are_copied_with_their_paths(tmp_path: Path) -> None:
     script = side.seed_script(["b"]).replace("/var/cache", str(tmp_path)).replace("chown", ": chown")
-    old = tmp_path / "sglang/default" / side.RELEASE / "triton"
+    old = tmp_path / "sglang/default" / RELEASE / "triton"
     old.mkdir(parents=True)
     (old / "__grp__k.json").write_text(json.dumps({"child_paths": {"k.cubin": str(old / "k.cubin")}}))
     (old / "k.cubin").write_bytes(b"\x00" + str(old).encode())
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "seeded", done.stderr
-    new = tmp_path / "sglang/b" / side.RELEASE / "triton"
+    new = tmp_path / "sglang/b" / RELEASE / "triton"
     assert json.loads((new / "__grp__k.json").read_text())["child_paths"]["k.cubin"] == str(new / "k.cubin")
     assert (new / "k.cubin").read_bytes() == (old / "k.cubin").read_bytes()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from record import ROOT, RUN, environment
+from record import ALSO, ROOT, RUN, environment
 
 INVENTORY = "tests/gpu/inventory"
 # Seconds that a step leaves over for what the runner writes after it.
@@ -133,15 +133,20 @@ def run(command: list[str], log: Path, seconds: float) -> Done:
     return Done(status, output, round(time.monotonic() - began, 2))
 
 
+def inventories(*more: str) -> list[str]:
+    """-i for the host's inventory, for those after it, and for a rehearsal's, which win over it."""
+    return [word for one in (INVENTORY, *ALSO, *more) for word in ("-i", one)]
+
+
 def playbook(name: str, *options: str, **variables: Any) -> list[str]:
     """A playbook against the host, with variables as one JSON."""
     extra = ["-e", json.dumps(variables, sort_keys=True)] if variables else []
-    return ["ansible-playbook", "-i", INVENTORY, name, *options, *extra]
+    return ["ansible-playbook", *inventories(), name, *options, *extra]
 
 
 def module(name: str, arguments: dict[str, Any], *options: str) -> list[str]:
     """One module on the host, its result as YAML."""
-    return ["ansible", "-i", INVENTORY, "-m", name, "-a", json.dumps(arguments), *options, "gpu"]
+    return ["ansible", *inventories(), "-m", name, "-a", json.dumps(arguments), *options, "gpu"]
 
 
 def as_json(setting: str) -> str:

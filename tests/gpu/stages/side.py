@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from record import RUN, ssh
+from record import RELEASE, RUN, ssh
 
-from .core import INVENTORY
+from .core import inventories
 
 FIRST_PORT = 32000
-RELEASE = "0.5.17"
 # What the driver does not attribute to a process: 10 MiB for one server, 29 for four (samples/nvml.jsonl).
 CONTEXT_MIB = 16
 
@@ -68,7 +67,7 @@ def write(name: str, instances: Iterable[Instance]) -> str:
 
 def playbook(book: str, inventory_path: str, hosts: Iterable[str], **variables: Any) -> list[str]:
     """A playbook against some of the side instances, all at the same time."""
-    words = ["ansible-playbook", "-i", INVENTORY, "-i", inventory_path, book]
+    words = ["ansible-playbook", *inventories(inventory_path), book]
     words += ["--limit", ",".join(hosts), "--forks", "16"]
     return words + (["-e", json.dumps(variables, sort_keys=True)] if variables else [])
 

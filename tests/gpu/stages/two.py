@@ -24,6 +24,7 @@ from .core import (
     changed,
     codes,
     first_failure,
+    inventories,
     recaps,
     tail,
     unchanged,
@@ -55,12 +56,12 @@ def group_vars() -> dict[str, Any]:
 
 
 def playbook(book: str, *options: str, **variables: Any) -> list[str]:
-    words = ["ansible-playbook", "-i", INVENTORY, "-i", INVENTORY_TWO, book, *options]
+    words = ["ansible-playbook", *inventories(INVENTORY_TWO), book, *options]
     return words + (["-e", json.dumps(variables, sort_keys=True)] if variables else [])
 
 
 def beside(book: str, path: str, hosts: list[str]) -> list[str]:
-    words = ["ansible-playbook", "-i", INVENTORY, "-i", INVENTORY_TWO, "-i", path, book]
+    words = ["ansible-playbook", *inventories(INVENTORY_TWO, path), book]
     return [*words, "--limit", ",".join(hosts), "--forks", "16"]
 
 

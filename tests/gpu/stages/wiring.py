@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from record import RUN, ssh
+from record import RELEASE, RUN, ssh
 
 from . import side
 from .core import Context, Done, Outcome, Step, codes, module, recaps
@@ -51,7 +51,7 @@ def draft_check(case: Case) -> list[str]:
         {
             "target": "/srv/models/target",
             "draft": f"/srv/models/{case.draft}",
-            "release": side.RELEASE,
+            "release": RELEASE,
             "algorithm": case.algorithm,
             "num_steps": EAGLE3["num_steps"],
             "eagle_topk": EAGLE3["eagle_topk"],
