@@ -13,6 +13,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+# None of the gate's prompts, so that no prefix of it is cached.
+PROMPT = """class Sensor(Base):
+    # Last value and its time, in seconds.
+    def update(self, reading, now):
+        if reading is None:
+            raise TypeError("no reading at %r" % now)
+        self.values.append((now, float(reading)))
+        return len(self.values)
+
+"""
 # The layers on whose outputs the pair's draft was trained: SGLang's default for 16 layers, [2, 8, 13], by output.
 TRAINED = (1, 7, 12)
 
@@ -100,16 +110,14 @@ def write(target: Path, prompt: str, layers: list[int], out: Path) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", type=Path, required=True, help="directory of the target")
-    parser.add_argument("--prompts", type=Path, default=Path(__file__).with_name("prompts.json"))
-    parser.add_argument("--number", type=int, default=5, help="which of the prompts")
+    parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument(
         "--layers", default=",".join(map(str, TRAINED)), help="layer outputs, in training's order"
     )
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    prompt = json.loads(options.prompts.read_text())[options.number]
     layers = [int(number) for number in options.layers.split(",")]
-    ids = write(options.target, prompt, layers, options.out)
+    ids = write(options.target, options.prompt, layers, options.out)
     print(f"reference: outputs of layers {options.layers} for {len(ids)} tokens in {options.out}")
 
 

@@ -21,7 +21,7 @@ import load
 import timeline
 from record import RELEASE
 from stages import PLANS, STEPS, faults, hardening, production, rounds, side, speed, two, wiring
-from stages.core import Done, as_json, changed, codes, passed, recaps, refused_with, unchanged
+from stages.core import Done, as_json, changed, codes, passed, recaps, refused_with, unchanged, verdict
 
 RECAP = "PLAY RECAP ***\ngpu                        : ok=18   changed={}    unreachable=0    failed=0    skipped=6\n"
 
@@ -264,21 +264,28 @@ ok: [gpu-w-deep] =>
 ok: [gpu-w-right] =>
     msg: |-
         accept length 3.6 [3.2642, 4.0385]
-TASK [sglang_server : Compare] ***
-fatal: [gpu-w-deep]: FAILED! =>
+"""
+COMPARED = """\
+gpu-w-deep | FAILED! =>
+    changed: false
     msg: |-
-        segment 1 carries the output of layer 12; the draft was trained on layer 1 [hidden-states-differ]
+        the draft does not get what it was trained on [hidden-states-differ]
+    next: "set sglang_server_training_layers"
+    state: other-layers
+    verdict: segment 1 carries the output of layer 12; the draft was trained on the
+        output of layer 1
 """
 
 
 def test_each_host_is_read_by_itself() -> None:
     deep, right = (wiring.measured(ROAD, f"gpu-w-{name}") for name in ("deep", "right"))
-    assert deep["accept_length"] == [2.4, 2.1, 2.7]
-    assert deep["codes"] == ["hidden-states-differ"]
-    assert "layer 12" in deep["hidden_states"][0]
-    assert (right["accept_length"], right["codes"]) == ([3.6, 3.2642, 4.0385], [])
-    assert wiring.stopped(deep, Done(0, "", 1), 2.8) == ["hidden-states", "accept-length"]
-    assert wiring.stopped(right, Done(0, "", 1), 2.8) == []
+    assert (deep, right) == ([2.4, 2.1, 2.7], [3.6, 3.2642, 4.0385])
+    states = verdict(COMPARED)
+    assert (states["state"], states["codes"]) == ("other-layers", ["hidden-states-differ"])
+    assert states["verdict"].endswith("was trained on the output of layer 1")
+    found = {"accept_length": deep, "hidden_states": states}
+    assert wiring.stopped(found, Done(0, "", 1), 2.8) == ["hidden-states", "accept-length"]
+    assert wiring.stopped({"accept_length": right}, Done(0, "", 1), 2.8) == []
 
 
 def test_a_wrong_draft_that_nothing_stops_is_told() -> None:

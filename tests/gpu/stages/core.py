@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from record import ALSO, ROOT, RUN, environment
+from record import ALSO, RELEASE, ROOT, RUN, environment
 
 INVENTORY = "tests/gpu/inventory"
 # Seconds that a step leaves over for what the runner writes after it.
@@ -147,6 +147,32 @@ def playbook(name: str, *options: str, **variables: Any) -> list[str]:
 def module(name: str, arguments: dict[str, Any], *options: str) -> list[str]:
     """One module on the host, its result as YAML."""
     return ["ansible", *inventories(), "-m", name, "-a", json.dumps(arguments), *options, "gpu"]
+
+
+def hidden_states(host: str, instance: str, port: int, *more: str) -> list[str]:
+    """Compare what reaches the draft of a debug server with the reference; a mismatch fails it."""
+    arguments = {
+        "url": f"http://127.0.0.1:{port}",
+        "probes": f"/var/cache/sglang/{instance}/probes",
+        "reference": "/srv/models/reference.safetensors",
+        "python": f"/opt/sglang/releases/{RELEASE}/bin/python",
+        "user": "sglang",
+        "training_layers": [1, 7, 12],
+        "release": RELEASE,
+        "label": instance,
+        "page": str(RUN / f"hidden-states-{instance}.html"),
+    }
+    return ["ansible", *inventories(*more), "-m", "sglang_hidden_states", "-a", json.dumps(arguments), host]
+
+
+def verdict(output: str) -> dict[str, Any]:
+    """State, sentence and next step of a comparison, from what `ansible` printed."""
+    found = {
+        name: match.group(1).strip().strip("'\"")
+        for name in ("state", "verdict", "next")
+        if (match := re.search(rf"^    {name}: (.*(?:\n     +.*)*)", output, re.MULTILINE))
+    }
+    return {name: " ".join(text.split()) for name, text in found.items()} | {"codes": codes(output)}
 
 
 def as_json(setting: str) -> str:

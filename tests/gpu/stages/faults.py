@@ -16,7 +16,6 @@ from record import ROOT, on_host, ssh
 from . import side
 from .core import INVENTORY, Context, Outcome, Step, codes, first_failure, playbook, tail
 from .production import inside
-from .rounds import COMPARE
 
 TORCH_SITE = "/opt/torch/.venv/lib/python3.12/site-packages"
 TORCH_PYTHON = "/opt/torch/.venv/bin/python3"
@@ -228,9 +227,7 @@ def kills(context: Context) -> Outcome:
     }
     lost = [i for i, victim in VICTIMS.items() if found[victim].get("healthy_again_s") is None]
     if lost and context.left() > 60:
-        again = context.run(
-            side.playbook("debug.yml", _wiring(), [f"gpu-{i}" for i in lost], **COMPARE), "again"
-        )
+        again = context.run(side.playbook("debug.yml", _wiring(), [f"gpu-{i}" for i in lost]), "again")
         facts["again"] = {"hosts": lost, "status": again.status, "tail": tail(again.output, 30)}
     errors = [f"{victim}: {one['error']}" for victim, one in found.items() if "error" in one]
     revived = [

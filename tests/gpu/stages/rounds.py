@@ -7,18 +7,25 @@ the wheel's, byte for byte, and each time NVML must show the card empty before t
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import timeline
 from record import RUN, ssh
 
-from .core import Context, Outcome, Step, changed, codes, first_failure, playbook, tail
+from .core import (
+    Context,
+    Outcome,
+    Step,
+    changed,
+    codes,
+    first_failure,
+    hidden_states,
+    playbook,
+    tail,
+    verdict,
+)
 
-REFERENCE = "/srv/models/reference.safetensors"
-# What debug mode's playbook is told of the comparison.
-COMPARE = {"sglang_server_hidden_states_reference": REFERENCE}
+PORT = 30000
 
 # Runs on the host: the running deployment's tree against its wheel's RECORD, and the probes' directory.
 TREE = r"""
@@ -62,12 +69,6 @@ def judge_tree(found: dict[str, Any], patched: bool) -> str | None:
     return None if not differs else f"differs from the wheel: {found['wrong'][:5]} {found['extra'][:5]}"
 
 
-def verdict(output: str) -> str:
-    """The sentence of the hidden-state check in a playbook's output, or nothing."""
-    found = re.findall(r"^.*hidden states?:? .*$|^.*segment \d .*$", output, re.MULTILINE | re.IGNORECASE)
-    return found[0].strip() if found else ""
-
-
 def moments(context: Context, name: str) -> list[dict[str, float]]:
     """When the card was empty, from NVML's timeline against Ansible's log."""
     try:
@@ -76,6 +77,30 @@ def moments(context: Context, name: str) -> list[dict[str, float]]:
     except OSError:
         return []
     return timeline.freed(seen, log)
+
+
+EVENTS = r"""
+import collections, glob, json
+kinds, pids = collections.Counter(), set()
+for path in glob.glob("/var/cache/sglang/{instance}/probes/events.jsonl"):
+    for line in open(path):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        kinds[event.get("event")] += 1
+        pids.add(event.get("pid"))
+print(json.dumps({{"kinds": kinds, "pids": sorted(pids)}}))
+"""
+
+
+def events(instance: str = "default") -> dict[str, Any]:
+    """Which processes wrote probe events, and how many of each kind."""
+    said = ssh(f"python3 - <<'AERIE'\n{EVENTS.format(instance=instance)}\nAERIE", 30)
+    try:
+        return dict(json.loads(said.splitlines()[-1]))
+    except (ValueError, IndexError):
+        return {"error": said[-300:]}
 
 
 def road(
@@ -89,7 +114,6 @@ def road(
         "tree": found,
         "gpu": moments(context, name),
         "codes": codes(done.output),
-        "verdict": verdict(done.output),
     }
     why = changed(done)
     if why:
@@ -99,26 +123,20 @@ def road(
 
 def round_of(number: int) -> Step:
     def work(context: Context) -> Outcome:
-        why_debug, debug = road(context, "debug", "debug.yml", True, **COMPARE)
-        events = ssh(
-            "find /var/lib/sglang /var/cache/sglang -name events.jsonl -size +0 | head -3; "
-            "find /var/lib/sglang /var/cache/sglang -name events.jsonl -exec wc -l {} +",
-            20,
-        )
-        debug["probes"] = events
+        why_debug, debug = road(context, "debug", "debug.yml", True)
+        compared = context.run(hidden_states("gpu", "default", PORT), "compare")
+        debug["hidden_states"] = verdict(compared.output)
+        differs = None if compared.status == 0 else f"hidden states: {debug['hidden_states']}"
+        debug["probes"] = events()
         why_back, back = road(context, "back", "production.yml", False)
         return Outcome(
-            first_failure((why_debug and f"debug: {why_debug}", why_back and f"back: {why_back}")),
+            first_failure((why_debug and f"debug: {why_debug}", differs, why_back and f"back: {why_back}")),
             {"debug": debug, "back": back},
         )
 
     return Step(
         f"round-{number}", 110, f"production -> debug -> production, round {number}", work, ("production",)
     )
-
-
-def reference_made() -> bool:
-    return (Path(RUN).parent / "models/reference.safetensors").exists()
 
 
 STEPS = tuple(round_of(number) for number in (1, 2, 3))

@@ -24,10 +24,12 @@ from .core import (
     changed,
     codes,
     first_failure,
+    hidden_states,
     inventories,
     recaps,
     tail,
     unchanged,
+    verdict,
 )
 
 INVENTORY_TWO = "tests/gpu/inventory-two"
@@ -250,15 +252,16 @@ def second_card(context: Context) -> Outcome:
 
 def round_two(context: Context) -> Outcome:
     """production -> debug -> production at TP 2: probes of rank 0 only, both cards proven free."""
-    done = context.run(playbook("debug.yml", **rounds.COMPARE), "debug")
+    done = context.run(playbook("debug.yml"), "debug")
+    compared = context.run(hidden_states("gpu", "default", rounds.PORT, INVENTORY_TWO), "compare")
     tree_debug = rounds.judge_tree(rounds.tree(), True)
     debug = {
         "seconds": done.seconds,
-        "verdict": rounds.verdict(done.output),
+        "hidden_states": verdict(compared.output),
         "codes": codes(done.output),
         "gpu": rounds.moments(context, "debug"),
     }
-    debug["events"] = probe_pids()
+    debug["events"] = rounds.events()
     off = multicast_off()
     back = context.run(playbook("production.yml"), "back")
     facts = {"debug": debug, "back": {"seconds": back.seconds, "gpu": rounds.moments(context, "back")}}
@@ -267,6 +270,7 @@ def round_two(context: Context) -> Outcome:
         first_failure(
             (
                 changed(done),
+                None if compared.status == 0 else f"hidden states: {debug['hidden_states']}",
                 tree_debug,
                 off,
                 None if len(pids) == 1 else f"probes of {len(pids)} processes, 1 was expected",
@@ -276,22 +280,6 @@ def round_two(context: Context) -> Outcome:
         ),
         facts,
     )
-
-
-def probe_pids() -> dict[str, Any]:
-    """Which processes wrote probe events, and how many of each kind."""
-    said = ssh(
-        "python3 - <<'AERIE'\nimport glob, json, collections\nkinds, pids = collections.Counter(), set()\n"
-        "for path in glob.glob('/var/*/sglang/default/**/events.jsonl', recursive=True):\n"
-        "    for line in open(path):\n        try: e = json.loads(line)\n        except ValueError: continue\n"
-        "        kinds[e.get('event')] += 1; pids.add(e.get('pid'))\n"
-        "print(json.dumps({'kinds': kinds, 'pids': sorted(pids)}))\nAERIE",
-        30,
-    )
-    try:
-        return dict(json.loads(said.splitlines()[-1]))
-    except (ValueError, IndexError):
-        return {"error": said[-300:]}
 
 
 def nccl(context: Context) -> Outcome:

@@ -14,8 +14,7 @@ from typing import Any
 from record import RELEASE, RUN, ssh
 
 from . import side
-from .core import Context, Done, Outcome, Step, codes, module, recaps
-from .rounds import COMPARE
+from .core import Context, Done, Outcome, Step, codes, hidden_states, module, recaps, verdict
 
 EAGLE3 = {"algorithm": "EAGLE3", "num_steps": 5, "eagle_topk": 1, "num_draft_tokens": 6}
 FLOOR = 2.8
@@ -77,8 +76,8 @@ def instances() -> list[side.Instance]:
     ]
 
 
-def measured(output: str, host: str) -> dict[str, Any]:
-    """What the road printed of one host: accept length with interval, the comparison's sentence, codes."""
+def measured(output: str, host: str) -> list[float] | None:
+    """Accept length with its interval, as the road printed it of one host."""
     lines, mine = [], False
     for line in output.splitlines():
         if match := re.match(r"(?:ok|changed|fatal|failed|skipping): \[([\w.-]+)\]", line):
@@ -89,12 +88,7 @@ def measured(output: str, host: str) -> dict[str, Any]:
             lines.append(line)
     text = "\n".join(lines)
     length = re.search(r"accept length ([0-9.]+) \[([0-9.]+), ([0-9.]+)\]", text)
-    sentences = [s.strip() for s in re.findall(r"^.*(?:hidden states|segment \d).*$", text, re.MULTILINE)]
-    return {
-        "accept_length": [float(one) for one in length.groups()] if length else None,
-        "hidden_states": list(dict.fromkeys(sentences))[:6],
-        "codes": codes(text),
-    }
+    return [float(one) for one in length.groups()] if length else None
 
 
 def stopped(found: dict[str, Any], check: Done | None, floor: float) -> list[str]:
@@ -102,7 +96,7 @@ def stopped(found: dict[str, Any], check: Done | None, floor: float) -> list[str
     by = []
     if check is not None and check.status != 0:
         by.append("draft-check")
-    if any(code.startswith("hidden-states") for code in found.get("codes", [])):
+    if "hidden-states-differ" in found.get("hidden_states", {}).get("codes", []):
         by.append("hidden-states")
     length = found.get("accept_length")
     if length and length[1] < floor:
@@ -126,10 +120,15 @@ def work(context: Context) -> Outcome:
     if why := side.seed(one.name for one in listed):
         return Outcome(why)
     path = side.write("wiring", listed)
-    done = context.run(side.playbook("debug.yml", path, [one.host for one in listed], **COMPARE), "debug")
+    done = context.run(side.playbook("debug.yml", path, [one.host for one in listed]), "debug")
+    compared = context.run_together(
+        {f"compare-{one.name}": hidden_states(one.host, one.name, one.port, path) for one in listed}
+    )
     rows = []
     for case in CASES:
-        found = measured(done.output, f"gpu-w-{case.name}")
+        found: dict[str, Any] = {"accept_length": measured(done.output, f"gpu-w-{case.name}")}
+        if comparison := compared.get(f"compare-w-{case.name}"):
+            found["hidden_states"] = verdict(comparison.output)
         check = checks[f"check-{case.name}"]
         rows.append(
             {
@@ -142,7 +141,8 @@ def work(context: Context) -> Outcome:
             }
         )
     (RUN / "wiring-events.txt").write_text(
-        ssh('for f in /var/lib/sglang/w-*/debug/events.jsonl; do echo "== $f"; head -c 3000 $f; done') + "\n"
+        ssh('for f in /var/cache/sglang/w-*/probes/events.jsonl; do echo "== $f"; head -c 3000 $f; done')
+        + "\n"
     )
     return Outcome(judge(rows), {"table": rows, "recaps": recaps(done.output)})
 
