@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .difference import differences, layer_id_changes
 from .reality import Reality, drift
-from .spec import differences, layer_id_changes, resolved
+from .spec import resolved
 from .state import ACCEPTED, InstanceState
 
 
@@ -53,7 +54,7 @@ def make_plan(
     if not running:
         plan.restart = True
         why = {"failed": "the unit has failed", "activating": "the unit is in a restart loop"}
-        plan.reasons.append(f"start: {why.get(seen.unit.active, 'not running')}")
+        plan.reasons.append(why.get(seen.unit.active, "not running"))
     if recorded is None:
         plan.reasons.append(
             "first deployment of this instance" if not running else "the running server is not in the record"
@@ -89,8 +90,15 @@ def make_plan(
     return plan
 
 
+LINE = 160  # characters that a plan may have to be said in one line
+
+
 def summary(plan: Plan, seen: Reality) -> list[str]:
-    """The plan as a person reads it, a line each."""
+    """The plan as a person reads it.
+
+    First what differs and whether the server restarts (``mode debug -> production; CUDA graphs on; restart needed``, a
+    line each when it is much), then the steps in their order.
+    """
     if not plan.changed:
         pid = seen.process.pid if seen.process else "?"
         return [
@@ -100,12 +108,17 @@ def summary(plan: Plan, seen: Reality) -> list[str]:
     steps = {
         "build": plan.build,
         "takeover": bool(plan.takeover),
-        "restart" if seen.unit.running else "start": plan.restart,
+        "drain and stop": plan.restart and seen.unit.running,
+        "start": plan.restart,
         "gates": plan.gates,
         "enable at boot": plan.enable,
         "close ports": plan.traffic,
     }
-    return [*plan.reasons, f"needed: {', '.join(name for name, needed in steps.items() if needed)}"]
+    verb = "restart" if seen.unit.running else "start"
+    need = f"{verb} needed" if plan.restart else "no restart"
+    whole = "; ".join([*plan.reasons, need])
+    lines = [whole] if len(whole) <= LINE else [*plan.reasons, need]
+    return [*lines, f"steps: {', '.join(name for name, needed in steps.items() if needed)}"]
 
 
 def duration(seconds: float) -> str:

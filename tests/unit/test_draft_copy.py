@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from ansible.module_utils.aerie import deployment, draft_copy, preflight
 from ansible.module_utils.aerie.deployer import run
+from ansible.module_utils.aerie.difference import differences
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.spec import Release, differences
+from ansible.module_utils.aerie.spec import Release
 from ansible.module_utils.aerie.state import InstanceStore
 from spec_made import MODELS, SETTINGS, spec
 
@@ -104,9 +105,9 @@ def test_the_command_names_the_deployments_copy() -> None:
         (THIRD, {**THIRD, "config_sha256": "2"}, ["draft model's config.json changed on disk",
                                                   "draft layer ids [2,30,58] -> [3,31,59]"]),
         (DRAFT, {**DRAFT, "config_sha256": "2"}, ["draft model's config.json changed on disk"]),
-        ({"path": "/m/e", "config_sha256": "9"}, THIRD, ["--speculative-draft-model-path /m/e -> /m/d",
+        ({"path": "/m/e", "config_sha256": "9"}, THIRD, ["draft /m/e -> /m/d",
                                                          "draft layer ids [2,30,58] -> [3,31,59]"]),
-        (THIRD, {"path": "/m/e", "config_sha256": "9"}, ["--speculative-draft-model-path /m/d -> /m/e"]),
+        (THIRD, {"path": "/m/e", "config_sha256": "9"}, ["draft /m/d -> /m/e"]),
     ],
 )  # fmt: skip
 def test_a_change_reads_as_a_person_would_say_it(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.aerie import deployment, mode, patch_tree
+from ansible.module_utils.aerie.difference import differences
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import read_json
-from ansible.module_utils.aerie.spec import Release, differences
+from ansible.module_utils.aerie.spec import Release
 from ansible.module_utils.aerie.state import InstanceStore
 from spec_made import spec
 

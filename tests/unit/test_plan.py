@@ -72,9 +72,8 @@ def test_first_deployment() -> None:
     result = plan(ABSENT, InstanceState(), None, built=False)
     assert (result.build, result.restart, result.gates) == (True, True, True)
     assert summary(result, ABSENT) == [
-        "start: not running",
-        "first deployment of this instance",
-        "needed: build, start, gates",
+        "not running; first deployment of this instance; start needed",
+        "steps: build, start, gates",
     ]
 
 
@@ -138,6 +137,24 @@ def test_gates_that_have_not_passed_are_run_without_a_restart(phase: str) -> Non
     result = plan(state=InstanceState(phase=phase, accepted=WANTED.digest))
     assert (result.build, result.restart, result.gates) == (False, False, True)
     assert result.reasons == ["runs as asked, but its gates have not passed yet"]
+
+
+def test_the_plan_is_said_as_a_person_would_say_it() -> None:
+    old = spec(mode="debug")
+    result = plan(
+        replace(RUNNING, running=old.digest),
+        InstanceState(phase=ACCEPTED, accepted=old.digest),
+        old.as_dict(),
+    )
+    assert summary(result, RUNNING) == [
+        "mode debug -> production; CUDA graphs on; restart needed",
+        "steps: drain and stop, start, gates",
+    ]
+
+
+def test_a_long_plan_has_a_line_each() -> None:
+    result = Plan("aa", restart=True, reasons=["x" * 90, "y" * 90])
+    assert summary(result, RUNNING) == ["x" * 90, "y" * 90, "restart needed", "steps: drain and stop, start"]
 
 
 def test_accepted_but_not_enabled_is_only_enabled() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible.module_utils.aerie.desired import make_spec
+from ansible.module_utils.aerie.difference import differences
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.release_rules import server_info_path, stop_signals, version_key
-from ansible.module_utils.aerie.spec import Release, differences, resolved
+from ansible.module_utils.aerie.spec import Release, resolved
 from spec_made import MODELS, RELEASE, SETTINGS, spec
+from test_mode import entry
 
 
 def test_order_of_settings_does_not_matter() -> None:
@@ -26,8 +29,8 @@ def test_order_of_settings_does_not_matter() -> None:
         ({"port": 30001}, "--port 30000 -> 30001"),
         ({"arguments": {"tp_size": 4}}, "--tp-size 8 -> 4"),
         ({"arguments": {"tp_size": 8, "trust_remote_code": True}}, "--trust-remote-code added"),
-        ({"environment": {}}, "environment NCCL_ALGO Ring removed"),
-        ({"environment": {"NCCL_ALGO": "Tree"}}, "environment NCCL_ALGO Ring -> Tree"),
+        ({"environment": {}}, "NCCL_ALGO Ring removed"),
+        ({"environment": {"NCCL_ALGO": "Tree"}}, "NCCL_ALGO Ring -> Tree"),
         ({"api_key": "k1"}, "api_key set"),
         (
             {"models": {"target": {"path": "/m/t", "config_sha256": "2"}}},
@@ -35,8 +38,15 @@ def test_order_of_settings_does_not_matter() -> None:
         ),
         (
             {"unit_template": SETTINGS["unit_template"] + "LimitNOFILE=1\n"},
-            "unit file changed",
+            "unit file: with LimitNOFILE=1",
         ),
+        ({"environment": {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": 2}}, "variable OMP_NUM_THREADS 2 added"),
+        ({"speculative": {}}, "speculation off"),
+        (
+            {"speculative": {"algorithm": "EAGLE3", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}},
+            "steps 2 -> 3",
+        ),
+        ({"arguments": {"tp_size": 8, "disable_cuda_graph": True}}, "CUDA graphs off"),
         (
             {"release": Release("0.5.22", "/opt/w", "/opt/w/bin/python", "/w/s", "/w/d", "bb", "index")},
             "release 0.5.23 -> 0.5.22",
@@ -47,6 +57,42 @@ def test_a_change_changes_the_digest_and_is_said(changes: dict[str, Any], line: 
     old, new = spec(), spec(**changes)
     assert old.digest != new.digest
     assert line in differences(old.as_dict(), new.as_dict())
+
+
+def test_where_a_release_came_from_restarts_nothing() -> None:
+    other = spec(release=replace(RELEASE, source="wheelhouse"))
+    assert other.digest == spec().digest
+    assert differences(spec().as_dict(), other.as_dict()) == []
+
+
+@pytest.mark.parametrize("release", ["0.5.9", "0.5.12", "0.5.23"])
+def test_a_change_of_mode_reads_as_a_person_says_it(release: str) -> None:
+    entries = [entry(f"probe-{n}", code="x()") for n in range(7)]
+    it = replace(RELEASE, release=release)
+    production, debug = spec(release=it), spec(release=it, mode="debug", patches=entries)
+    assert differences(debug.as_dict(), production.as_dict()) == [
+        "mode debug -> production",
+        "7 patches to revert: probe-0, probe-1, probe-2, …",
+        "CUDA graphs on",
+    ]
+    assert "CUDA graphs off" in differences(production.as_dict(), debug.as_dict())
+
+
+def test_what_else_a_graph_config_says_is_not_swallowed() -> None:
+    off = {"decode": {"backend": "disabled"}, "prefill": {"backend": "disabled"}}
+    wider = {"decode": {"backend": "disabled", "max_bs": 8}}
+    plain = spec()
+    assert differences(
+        plain.as_dict(), spec(arguments={"tp_size": 8, "cuda_graph_config": off}).as_dict()
+    ) == ["CUDA graphs off"]
+    lines = differences(plain.as_dict(), spec(arguments={"tp_size": 8, "cuda_graph_config": wider}).as_dict())
+    assert lines[0] == "CUDA graphs off"
+    assert "max_bs" in lines[1]
+
+
+def test_speculation_that_comes_is_one_line() -> None:
+    lines = differences(spec(speculative={}, mode="baseline").as_dict(), spec().as_dict())
+    assert lines == ["mode baseline -> production", "speculation EAGLE3: 2 steps, 3 draft tokens"]
 
 
 def test_the_same_spec_has_no_differences() -> None:
