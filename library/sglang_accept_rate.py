@@ -37,6 +37,9 @@ options:
   api_key:
     description: The server's API key.
     type: str
+  api_key_file:
+    description: The deployment's C(config.yaml) on the host, to read the key from when O(api_key) is not given.
+    type: path
   model_path:
     description: Directory of the target model, for its tokenizer and chat template.
     type: path
@@ -408,11 +411,13 @@ from ansible.module_utils.aerie.accept_run import Refused, inspect_server, measu
 from ansible.module_utils.aerie.accept_server import check_environment
 from ansible.module_utils.aerie.accept_tokenize import TokenizerJob, tokenize
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.keys import server_key
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "url": {"type": "str", "required": True},
     "api_key": {"type": "str", "no_log": True},
+    "api_key_file": {"type": "path", "no_log": False},
     "model_path": {"type": "path", "required": True},
     "python": {"type": "path", "required": True},
     "pythonpath": {"type": "str"},
@@ -463,7 +468,8 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     """The module's result; raises `AerieError` or `Refused`."""
     options = MeasureOptions(**{name: params[name] for name in MEASURE_OPTIONS})
     options.check()
-    client = HttpClient(params["url"], params["api_key"])
+    kept = server_key(Path(params["api_key_file"])) if params["api_key_file"] else ""
+    client = HttpClient(params["url"], params["api_key"] or kept or None)
     if check_mode:
         return {
             "skipped": True,

@@ -20,7 +20,7 @@ options:
       - V(stopped) asks systemd to stop the unit; it does not wait. With O(disable) also not started at boot.
       - V(started) makes the deployment current, writes the unit and asks systemd to start it; it does not wait.
       - V(accepted) records that the gates passed, enables the unit at boot, removes deployments beyond O(keep).
-      - V(failed) records O(failure) and stops the unit.
+      - V(failed) records O(failure), stops the unit and says which accepted deployment can be gone back to.
     type: str
     choices: [planned, built, stopped, started, accepted, failed]
     default: planned
@@ -167,7 +167,25 @@ options:
     type: dict
     default: {}
   failure:
-    description: With O(state=failed), what failed, kept in the record.
+    description: With O(state=failed), what failed (V(step), V(code), V(message)), kept in the record.
+    type: dict
+    default: {}
+  failed_digest:
+    description: With O(state=failed), the digest of the deployment that failed.
+    type: str
+  digest:
+    description:
+      - Act on this recorded deployment, by its own record and what is in its directory, instead of on the other
+        options. V(previous) is the one that was accepted before the last; after a rollback to it, that one again.
+    type: str
+  rollback:
+    description: With O(state=accepted), note in the record that a person went back to it, and from which.
+    type: bool
+    default: false
+  lease:
+    description:
+      - Token of the lease that M(sglang_lease) gave. A state that changes something checks it under a lock, and
+        without one works only while nobody holds a lease.
     type: str
 attributes:
   check_mode:
@@ -230,6 +248,39 @@ accepted:
   description: The record of the acceptance of this very deployment, with its gates' figures; empty if there is none.
   type: dict
   returned: with O(state=planned)
+gated:
+  description: What the gates have to know of the server, from its record. V(key_file) holds its API keys on the host.
+  type: dict
+  returned: with O(state=planned)
+candidates:
+  description: The accepted deployments that the host remembers, and what keeps each from being started (V(missing)).
+  type: list
+  elements: dict
+  returned: with O(state=failed), and with O(state=planned) and O(digest)
+failure:
+  description: The option, for who comes later.
+  type: dict
+  returned: with O(state=failed)
+lease:
+  description: The option, to tell this run's results from another's.
+  type: str
+  returned: always
+mode:
+  description: What the planned deployment is for.
+  type: str
+  returned: with O(state=planned)
+release:
+  description: Its release of SGLang, empty when it is not known yet.
+  type: str
+  returned: with O(state=planned)
+traffic_control:
+  description: Whether the deployment's ports are closed by M(sglang_traffic).
+  type: bool
+  returned: with O(state=planned)
+back_to:
+  description: The digest of the deployment to go back to, empty when there is none.
+  type: str
+  returned: with O(state=failed)
 url:
   description: Where this host reaches the server.
   type: str
@@ -266,6 +317,7 @@ environment:
 
 from ansible.module_utils.aerie.deployer import run
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.host_errors import host_error
 from ansible.module_utils.aerie.mode import MODES
 from ansible.module_utils.basic import AnsibleModule
 
@@ -310,7 +362,11 @@ def main() -> None:
             "keep": {"type": "int", "default": 2},
             "disable": {"type": "bool", "default": False},
             "gates": {"type": "dict", "default": {}},
-            "failure": {"type": "str"},
+            "failure": {"type": "dict", "default": {}},
+            "failed_digest": {"type": "str"},
+            "digest": {"type": "str"},
+            "rollback": {"type": "bool", "default": False},
+            "lease": {"type": "str"},
         },
         supports_check_mode=True,
     )
@@ -318,6 +374,8 @@ def main() -> None:
         result = run(module.params, check=module.check_mode)
     except AerieError as error:
         module.fail_json(**error.as_result())
+    except OSError as error:
+        module.fail_json(**host_error(error).as_result())
     for line in result.pop("advice", ()):
         module.warn(line)
     module.exit_json(**result)

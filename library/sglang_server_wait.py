@@ -57,6 +57,9 @@ options:
     description: What was told last. Set by the action plugin.
     type: str
     default: ''
+  lease:
+    description: Token of the lease that M(sglang_lease) gave; a long wait renews it, and ends when it is lost.
+    type: str
 attributes:
   check_mode:
     support: full
@@ -96,6 +99,10 @@ cursor:
   description: Where the next look reads on in the journal.
   type: str
   returned: always
+lease:
+  description: The option, to tell this run's results from another's.
+  type: str
+  returned: always
 waited_s:
   description: Seconds that were waited.
   type: float
@@ -104,7 +111,7 @@ waited_s:
 
 import time
 
-from ansible.module_utils.aerie import drain, holders, reality, startup, systemd
+from ansible.module_utils.aerie import drain, holders, lease_host, reality, startup, systemd
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.overview import api_key
 from ansible.module_utils.aerie.state import InstanceStore
@@ -117,6 +124,8 @@ PAUSE_S = 0.4
 def look(params: dict) -> tuple[dict, AerieError | None]:
     """One look: the result, and the error that ends the wait if there is one."""
     store = InstanceStore(params["state_dir"], params["instance"])
+    if params["lease"]:
+        lease_host.renew(store, params["lease"])
     host, port = params["host"], params["port"]
     ready = params["until"] == "ready"
     seen = reality.look(store, host, port, ask_health=ready, timeout=8.0)
@@ -137,6 +146,7 @@ def look(params: dict) -> tuple[dict, AerieError | None]:
         "text": verdict.text,
         "cursor": part.cursor,
         "waited_s": 0.0,
+        "lease": params["lease"] or "",
         "unit": f"{seen.unit.active}/{seen.unit.sub}",
         "pid": seen.unit.main_pid,
     }
@@ -167,6 +177,7 @@ def main() -> None:
             "phase": {"type": "str", "default": ""},
             "hold": {"type": "float", "default": 0},
             "told": {"type": "str", "default": ""},
+            "lease": {"type": "str"},
         },
         supports_check_mode=True,
     )

@@ -42,6 +42,9 @@ options:
     description: Seconds that running requests get to finish before SIGKILL.
     type: int
     default: 120
+  lease:
+    description: Token of the lease that M(sglang_lease) gave; without one it works only while nobody holds a lease.
+    type: str
 attributes:
   check_mode:
     support: full
@@ -87,10 +90,17 @@ waited_s:
   returned: always
 """
 
+from ansible.module_utils.aerie import lease_host
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.state import InstanceStore
 from ansible.module_utils.aerie.takeover import Takeover
 from ansible.module_utils.basic import AnsibleModule
+
+
+def look(store: InstanceStore, one: Takeover, lease: str) -> dict:
+    """One look at a tree and the next thing to do to it, under the instance's lease."""
+    with lease_host.at_work(store, lease, "sglang_takeover", "takeover"):
+        return one.look()
 
 
 def step(params: dict, *, check: bool) -> dict:
@@ -100,7 +110,7 @@ def step(params: dict, *, check: bool) -> dict:
     said = []
     for token in params["processes"]:
         one = Takeover(store, token, params["port"], params["timeout"])
-        found = one.foreseen() if check else one.look()
+        found = one.foreseen() if check else look(store, one, params["lease"] or "")
         said.append(found["text"])
         result["changed"] = result["changed"] or found["acted"]
         result["killed"] = result["killed"] or found["killed"]
@@ -116,6 +126,7 @@ def main() -> None:
             "port": {"type": "int", "default": 30000},
             "state_dir": {"type": "path", "default": "/var/lib/sglang"},
             "timeout": {"type": "int", "default": 120},
+            "lease": {"type": "str"},
         },
         supports_check_mode=True,
     )

@@ -40,6 +40,9 @@ options:
     description: Directory of all instances' state.
     type: path
     default: /var/lib/sglang
+  lease:
+    description: Token of the lease that M(sglang_lease) gave; without one it works only while nobody holds a lease.
+    type: str
 attributes:
   check_mode:
     support: full
@@ -71,6 +74,10 @@ closed:
   description: Ports that are closed to other hosts now, V(rendezvous) and V(refused).
   type: dict
   returned: always
+lease:
+  description: The option, to tell this run's results from another's.
+  type: str
+  returned: always
 actions:
   description: What was done, or would be done in check mode.
   type: list
@@ -78,9 +85,21 @@ actions:
   returned: always
 """
 
+from ansible.module_utils.aerie import lease_host
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.host_errors import host_error
 from ansible.module_utils.aerie.traffic_control import TrafficControl
 from ansible.module_utils.basic import AnsibleModule
+
+
+def run(params: dict, *, check: bool) -> dict:
+    """One call, under the instance's lease when something may be written."""
+    control = TrafficControl(params, check=check)
+    token = params["lease"] or ""
+    if check:
+        return {**control.run(), "lease": token}
+    with lease_host.at_work(control.store, token, "sglang_traffic", params["state"]):
+        return {**control.run(), "lease": token}
 
 
 def main() -> None:
@@ -91,13 +110,16 @@ def main() -> None:
             "port": {"type": "int"},
             "rendezvous_port": {"type": "int"},
             "state_dir": {"type": "path", "default": "/var/lib/sglang"},
+            "lease": {"type": "str"},
         },
         supports_check_mode=True,
     )
     try:
-        module.exit_json(**TrafficControl(module.params, check=module.check_mode).run())
+        module.exit_json(**run(module.params, check=module.check_mode))
     except AerieError as error:
         module.fail_json(**error.as_result())
+    except OSError as error:
+        module.fail_json(**host_error(error).as_result())
 
 
 if __name__ == "__main__":

@@ -23,12 +23,17 @@ def run(settings: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
     """
     began = time.monotonic()
     carry_out = _plan if settings["state"] == "planned" else _change
-    return {**carry_out(settings, check), "elapsed_s": round(time.monotonic() - began, 2)}
+    result = carry_out(settings, check)
+    return {**result, "lease": settings.get("lease") or "", "elapsed_s": round(time.monotonic() - began, 2)}
 
 
 def _plan(settings: Mapping[str, Any], check: bool) -> dict[str, Any]:
     # SGLang takes a second to answer /health. Everything else is done meanwhile, the imports too.
     store = InstanceStore(settings["state_dir"], settings["instance"])
+    if settings.get("digest"):
+        from . import restore
+
+        settings = restore.settings_of(store, store.load(), settings)
     look = reality.begin_look(store, settings["host"], settings["port"])
 
     from .step import Step
@@ -38,6 +43,16 @@ def _plan(settings: Mapping[str, Any], check: bool) -> dict[str, Any]:
 
 
 def _change(settings: Mapping[str, Any], check: bool) -> dict[str, Any]:
+    if check:
+        return _carry_out(settings, check)
+    from . import lease_host
+
+    store = InstanceStore(settings["state_dir"], settings["instance"])
+    with lease_host.at_work(store, settings.get("lease") or "", "sglang_deployment", settings["state"]):
+        return _carry_out(settings, check)
+
+
+def _carry_out(settings: Mapping[str, Any], check: bool) -> dict[str, Any]:
     from . import step_switch
     from .plan import Plan
     from .step import Step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,14 @@ from . import (
     host_default,
     processes,
     reality,
+    restore,
     sockets,
     state,
     takeover,
     witness,
 )
 from .files import read_json, sha256_of
+from .keys import server_key
 from .plan import duration
 from .release_rules import server_info_path
 from .spec import resolved
@@ -55,7 +56,7 @@ def describe(store: InstanceStore, *, verify: bool = False) -> dict[str, Any]:
     record = store.load()
     digest = store.current()
     spec = store.spec(digest) or {}
-    host, port = _address(spec)
+    host, port = restore.address(spec)
     seen = reality.look(store, host, port)
     accepted = next((one for one in record.history if one.get("digest") == digest), {})
     gates = accepted.get("gates") or {}
@@ -113,7 +114,7 @@ def find_drift(
     then = witness.load(store, digest)
     return [
         *drift.of_run(resolved(spec, str(deployment)), seen, record, accepted),
-        *drift.of_port(_address(spec)[1], holders.lines(seen.listener, seen.members)),
+        *drift.of_port(restore.address(spec)[1], holders.lines(seen.listener, seen.members)),
         *_of_configs(spec),
         *drift.of_witness(then, witness.take(store, digest, spec) if then else {}),
         *drift.of_sources(witness.changed_sources(deployment, full=full)),
@@ -147,12 +148,6 @@ def _of_configs(spec: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _address(spec: Mapping[str, Any]) -> tuple[str, int]:
-    words = list(spec.get("command") or [])
-    values = dict(pairwise(words))
-    return values.get("--host", "127.0.0.1"), int(values.get("--port", "30000"))
-
-
 def _live(
     spec: Mapping[str, Any], store: InstanceStore, seen: reality.Reality, host: str, port: int
 ) -> float | None:
@@ -166,9 +161,7 @@ def _live(
 
 def api_key(store: InstanceStore, digest: str) -> str:
     """A key with which a deployment's server answers, '' when it asks for none."""
-    config = read_json(store.deployment(digest) / "config.yaml") if digest else None
-    keys = config if isinstance(config, dict) else {}
-    return str(keys.get("api-key") or keys.get("admin-api-key") or "")
+    return server_key(store.deployment(digest) / restore.CONFIG) if digest else ""
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:

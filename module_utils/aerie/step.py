@@ -28,12 +28,17 @@ class Step:
     """One step: the settings (options of the module ``sglang_deployment``), the store, and the actions taken."""
 
     def __init__(self, settings: Mapping[str, Any], *, check: bool) -> None:
-        self.settings = settings
         self.check = check
         self.store = state.InstanceStore(settings["state_dir"], settings["instance"])
         self.record = self.store.load()
+        self.settings = settings
+        if settings.get("digest") and "recorded" not in settings:
+            from .restore import settings_of
+
+            self.settings = settings_of(self.store, self.record, settings)
         self.actions: list[str] = []
         self.diff: dict[str, str] = {}
+        self.found: dict[str, Any] = {}
         self.spec: Spec | None = None
 
     @property
@@ -47,6 +52,10 @@ class Step:
     def make_spec(self) -> Spec | None:
         """None as long as the release is not installed: what it will be is known only then."""
         models = self.check_models()
+        if self.settings.get("recorded"):
+            from .restore import spec_of
+
+            return spec_of(self.settings["recorded"])
         release = Release.from_mapping(self.settings["release"])
         if not release.package_dir or not Path(release.package_dir).is_dir():
             if self.check or self.settings["state"] == "planned":
@@ -116,6 +125,7 @@ class Step:
             "environment": {"PYTHONPATH": f"{self.directory}/site"} if self.digest else {},
             "served": self.served(),
             "soak": self.record.soak,
+            **self.found,
         }
         if self.diff:
             result["diff"] = self.diff

@@ -23,7 +23,8 @@ def planned(step: Step, look: reality.Look) -> dict[str, Any]:
     """look: begun before, so that the server answers /health while the rest is looked at."""
     host, port = step.settings["host"], step.settings["port"]
     step.check_models()
-    report = judge(step.settings)
+    # A recorded deployment was judged when it was built, and its directory holds the draft as it is served.
+    report = None if step.settings.get("recorded") else judge(step.settings)
     if report is not None and report.case.recommended:
         step.settings = {**step.settings, "draft_layer_ids": report.case.recommended}
     step.spec = step.make_spec()
@@ -48,6 +49,11 @@ def planned(step: Step, look: reality.Look) -> dict[str, Any]:
         "advice": advice(report) if report else [],
         "accepted": _acceptance(step),
         "url": f"http://{url_host(host)}:{port}",
+        "gated": _gated(step) if plan.changed else {},
+        **_others(step),
+        "traffic_control": bool(step.settings["traffic_control"]),
+        "mode": step.settings["mode"],
+        "release": str((step.settings["release"] or {}).get("release") or ""),
         "ports": {"serving": port, "rendezvous": ports.rendezvous if ports else 0},
         "running": {
             "unit": seen.unit.active,
@@ -62,6 +68,25 @@ def planned(step: Step, look: reality.Look) -> dict[str, Any]:
 def _acceptance(step: Step) -> dict[str, Any]:
     """What the gates measured when this very deployment was accepted; empty when it never was."""
     return next((one for one in step.record.history if one.get("digest") == step.digest), {})
+
+
+def _gated(step: Step) -> dict[str, Any]:
+    """What the gates have to know of the server that is planned."""
+    from . import gated
+
+    if step.spec is None:
+        return gated.of_settings(step.settings)
+    return gated.of_spec(step.spec.as_dict(), str(step.directory), _acceptance(step))
+
+
+def _others(step: Step) -> dict[str, Any]:
+    """For a rollback: what else could be gone back to."""
+    if not step.settings.get("recorded"):
+        return {}
+    from . import restore
+
+    found = restore.candidates(step.store, step.record)
+    return {"candidates": [{**vars(one), "text": one.describe()} for one in found]}
 
 
 def _check_ports(step: Step) -> Ports | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grp
 
-from . import deployment, host_default, leftovers, mode, processes, state, systemd, witness
+from . import deployment, host_default, leftovers, mode, processes, restore, state, systemd, witness
 from .desired import secret_values
 from .files import read_text, write_atomic
 from .spec import resolved
@@ -52,8 +52,7 @@ def started(step: Step) -> None:
         if step.act(f"remove {path}, left by a process that has ended"):
             path.unlink(missing_ok=True)
     if not before.running and step.act(f"start {before.name}"):
-        if before.active == "failed":
-            systemd.systemctl("reset-failed", before.name)
+        systemd.forget_failures(before.name)
         systemd.systemctl("start", "--no-block", before.name)
 
 
@@ -69,7 +68,7 @@ def accepted(step: Step) -> None:
     process = processes.read_process(unit.main_pid)
     entry = {
         "digest": step.digest,
-        "mode": step.settings["mode"],
+        "mode": step.spec.mode,
         "release": step.spec.release.release,
         "at": state.now(),
         "pid": unit.main_pid,
@@ -77,6 +76,8 @@ def accepted(step: Step) -> None:
         "gates": step.settings["gates"],
         host_default.KEY: host_default.texts(step.settings.get("host_environment")),
     }
+    if step.settings.get("rollback"):
+        entry["rolled_back_from"] = step.record.accepted
     rest = [one for one in step.record.history if one.get("digest") != step.digest]
     step.record.history = [entry, *rest][:10]
     step.record.accepted = step.digest
@@ -89,12 +90,27 @@ def accepted(step: Step) -> None:
 
 
 def failed(step: Step) -> None:
-    """Stop what did not pass its gates and keep the reason."""
+    """Stop what did not pass its gates, keep the reason, and find out what can be gone back to."""
     unit = systemd.show(step.store.unit_name)
     _stop(step, unit)
     _disable(step, unit)
-    step.record.failure = (step.settings["failure"] or "")[:2000]
-    step.save(state.FAILED)
+    what = step.settings["failure"]
+    step.record.failure = f"{what.get('step')}: {what.get('message')}"[:2000]
+    digest = step.settings.get("failed_digest") or ""
+    mode = (step.store.spec(digest) or step.settings).get("mode") or ""
+    found = restore.candidates(step.store, step.record)
+    back = restore.way_back(found, digest, mode)
+    step.found = {
+        "failure": dict(what),
+        "back_to": back.digest if back else "",
+        "candidates": [{**vars(one), "text": one.describe()} for one in found],
+    }
+    try:
+        step.save(state.FAILED)
+    except (
+        OSError
+    ) as error:  # a full disk must not keep the server from being stopped and the old one from coming back
+        step.actions.append(f"the failure could not be recorded: {error}")
 
 
 def _stop(step: Step, unit: systemd.UnitState) -> None:

@@ -111,6 +111,16 @@ def systemctl(*words: str, timeout: float = 60.0) -> None:
         )
 
 
+def forget_failures(name: str) -> None:
+    """Reset the unit's failure and its count of starts, so that a start is not refused for those before it.
+
+    Starts by hand count for StartLimitBurst= too: there and back again twice in ten minutes would be refused.
+    """
+    _run(
+        ["systemctl", "reset-failed", name]
+    )  # fails when systemd has forgotten the unit, and then needs nothing
+
+
 @dataclass(frozen=True)
 class JournalPart:
     """Lines of a unit's journal and the cursor to read on from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -29,7 +30,12 @@ class ActionModule(ActionBase):
         start = last_answer = time.monotonic()
         said, said_at = "", 0.0
         changed = False
+        run = os.getppid()
         while True:
+            if (
+                os.getppid() != run
+            ):  # ansible-playbook was killed: nobody waits, and nobody may renew its lease
+                return {"failed": True, "msg": "the run that waited is gone"}
             if self.HOLD_S:
                 left = timeout - (time.monotonic() - start)
                 arguments |= {"hold": max(0.0, min(self.HOLD_S, left)), "told": said}

@@ -1,0 +1,68 @@
+"""Callback: write each task's start as a JSON line, and kill ansible-playbook itself with SIGKILL where it is told to.
+
+AERIE_EVENTS: the file. AERIE_KILL_AT: number of the task start (from 0). AERIE_KILL_DELAY: seconds after that start; 0
+kills at the boundary, before the task, more than 0 in the middle of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.callback import CallbackBase
+
+DOCUMENTATION = """
+name: boundaries
+type: notification
+short_description: Write task starts and kill the run at one of them
+description: For the fault matrix alone.
+"""
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "notification"
+    CALLBACK_NAME = "boundaries"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.events = Path(os.environ["AERIE_EVENTS"])
+        self.kill_at = int(os.environ.get("AERIE_KILL_AT", "-1"))
+        self.delay = float(os.environ.get("AERIE_KILL_DELAY", "0"))
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        self.write({"event": "task", "n": self.count, "name": task.get_name(), "action": task.action})
+        if self.count == self.kill_at:
+            self.kill()
+        self.count += 1
+
+    def kill(self) -> None:
+        victim = os.getpid()
+        if self.delay and os.fork():
+            return
+        time.sleep(self.delay)
+        os.kill(victim, signal.SIGKILL)
+        os._exit(0)
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        self.write({"event": "ok", "n": self.count - 1, "changed": bool(result._result.get("changed"))})
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        kept = {key: result._result.get(key) for key in ("msg", "error")}
+        self.write({"event": "failed", "n": self.count - 1, **kept})
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        self.write({"event": "unreachable", "n": self.count - 1})
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        self.write({"event": "skipped", "n": self.count - 1})
+
+    def write(self, event: dict[str, Any]) -> None:
+        with self.events.open("a") as file:
+            file.write(json.dumps({**event, "t": round(time.time(), 3)}) + "\n")

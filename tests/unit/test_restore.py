@@ -1,0 +1,155 @@
+"""Going back: what can be started again, where a failure leads, what a rollback without a name means."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.aerie import deployment, gated, restore
+from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.files import sha256_of
+from ansible.module_utils.aerie.restore import Candidate
+from ansible.module_utils.aerie.spec import Release
+from ansible.module_utils.aerie.state import InstanceState, InstanceStore
+from spec_made import spec
+
+SPECULATION = {"algorithm": "NGRAM", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
+
+
+class Made:
+    """A host with two accepted deployments: production (last), then baseline."""
+
+    def __init__(self, place: Path) -> None:
+        package = place / "v" / "sglang"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        python = place / "v" / "python"
+        python.write_text("")
+        self.model = place / "target"
+        self.model.mkdir()
+        (self.model / "config.json").write_text("{}")
+        models = {"target": {"path": str(self.model), "config_sha256": sha256_of(self.model / "config.json")}}
+        release = Release("0.5.23", str(place / "v"), str(python), str(package), "", "a", "index")
+        self.python = python
+        self.store = InstanceStore(str(place / "state"), "default")
+        self.specs = {
+            mode: spec(release, models, mode=mode, speculative=speculative, api_key="k")
+            for mode, speculative in (
+                ("production", SPECULATION),
+                ("baseline", {}),
+            )
+        }
+        self.record = InstanceState()
+        for mode in ("production", "baseline"):
+            one = self.specs[mode]
+            deployment.build(self.store, one, {"api_key": "k"}, os.getgid())
+            gates = {"accept_length": 2.5, "min_accept_length": 2.0} if mode == "production" else {}
+            self.record.history.append(
+                {"digest": one.digest, "mode": mode, "release": "0.5.23", "at": "then", "gates": gates}
+            )
+        self.record.accepted = self.specs["production"].digest
+
+    def directory(self, mode: str) -> Path:
+        return self.store.deployment(self.specs[mode].digest)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return Made(tmp_path)
+
+
+def edit(made: Made) -> None:
+    path = made.directory("baseline") / "spec.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "user": "root"}))
+
+
+@pytest.mark.parametrize(
+    ("hurt", "lacks"),
+    [
+        (lambda made: None, []),
+        (lambda made: shutil.rmtree(made.directory("baseline")), ["its directory is gone"]),
+        (lambda made: (made.directory("baseline") / "spec.json").unlink(), ["no record in"]),
+        (edit, ["its record was edited"]),
+        (lambda made: shutil.rmtree(made.directory("baseline") / "site"), ["its tree is gone"]),
+        (lambda made: (made.directory("baseline") / "config.yaml").unlink(), ["its API keys are gone"]),
+        (lambda made: made.python.unlink(), ["its release 0.5.23 is gone"]),
+        (lambda made: (made.model / "config.json").unlink(), ["its target model is gone"]),
+        (lambda made: (made.model / "config.json").write_text("[]"), ["its target model is another one now"]),
+    ],
+)
+def test_what_keeps_a_deployment_from_being_started(
+    made: Made, hurt: Callable[[Made], Any], lacks: list[str]
+) -> None:
+    hurt(made)
+    found = restore.missing(made.store, made.specs["baseline"].digest)
+    assert len(found) == len(lacks)
+    assert all(text.startswith(start) for text, start in zip(found, lacks, strict=True))
+
+
+def one(digest: str, mode: str = "production", *missing: str) -> Candidate:
+    return Candidate(digest, mode, "0.5.23", "then", None, missing)
+
+
+@pytest.mark.parametrize(
+    ("found", "failed", "mode", "back"),
+    [
+        ([], "x", "production", None),
+        ([one("a"), one("b")], "x", "production", "a"),
+        ([one("a", "debug"), one("b")], "x", "production", "a"),  # it was serving when the run began
+        ([one("a", "production", "gone"), one("b")], "x", "production", "b"),
+        ([one("a", "production", "gone")], "x", "production", None),
+        # the last accepted one itself fails: no mode that nobody asked for
+        ([one("a"), one("b", "debug"), one("c")], "a", "production", "c"),
+        ([one("a"), one("b", "debug")], "a", "production", None),
+    ],
+)
+def test_where_a_failure_leads(found: list[Candidate], failed: str, mode: str, back: str | None) -> None:
+    got = restore.way_back(found, failed, mode)
+    assert (got.digest if got else None) == back
+
+
+def test_a_rollback_without_a_name_goes_one_back_and_stays(made: Made) -> None:
+    production, baseline = (made.specs[mode].digest for mode in ("production", "baseline"))
+    assert restore.previous(made.store, made.record) == baseline
+    made.record.history = [
+        {**made.record.history[1], "rolled_back_from": production}, made.record.history[0]
+    ]  # fmt: skip
+    assert restore.previous(made.store, made.record) == baseline
+
+
+def test_without_anything_earlier_it_says_what_there_is(made: Made) -> None:
+    shutil.rmtree(made.directory("baseline"))
+    with pytest.raises(AerieError) as caught:
+        restore.previous(made.store, made.record)
+    text = caught.value.message()
+    assert "[no-way-back]" in text
+    assert "cannot be started: its directory is gone" in text
+    assert "accept length 2.50" in text
+
+
+def test_the_record_alone_gives_settings_spec_and_gates(made: Made) -> None:
+    digest = made.specs["production"].digest
+    settings = restore.settings_of(made.store, made.record, {"digest": digest, "model_path": None})
+    assert settings["model_path"] == str(made.model)
+    assert settings["mode"] == "production"
+    back = restore.spec_of(settings["recorded"])
+    assert back == made.specs["production"]
+    assert back.digest == digest
+    found = gated.of_spec(settings["recorded"], "/d", made.record.history[0])
+    assert found["speculative"] is True
+    assert found["num_steps"] == 3
+    assert found["key_file"] == "/d/config.yaml"
+    assert found["accepted_floor"] == 2.0
+    assert "k" not in found.values()
+
+
+def test_a_name_that_is_not_there_is_refused_with_what_is(made: Made) -> None:
+    with pytest.raises(AerieError) as caught:
+        restore.settings_of(made.store, made.record, {"digest": "0123456789abcdef"})
+    assert "[deployment-gone]" in caught.value.message()
+    assert f"there is: {made.specs['baseline'].digest}: baseline" in caught.value.message()
