@@ -288,6 +288,27 @@ def test_each_host_is_read_by_itself() -> None:
     assert wiring.stopped({"accept_length": right}, Done(0, "", 1), 2.8) == []
 
 
+def test_what_the_road_says_is_kept() -> None:
+    text = """\
+TASK [sglang_server : What the draft gets] ***
+ok: [gpu] =>
+    msg: every segment matches
+
+TASK [sglang_server : What the gates measured] ***
+ok: [gpu] =>
+    msg: |-
+        accept length 3.6 [3.2, 4.0]
+        agrees with debug mode
+TASK [sglang_server : Admit connections] ***
+changed: [gpu]
+"""
+    assert rounds.said(text) == [
+        "every segment matches",
+        "accept length 3.6 [3.2, 4.0]",
+        "agrees with debug mode",
+    ]
+
+
 def test_a_wrong_draft_that_nothing_stops_is_told() -> None:
     row = {"case": "off-by-one", "expected": ["hidden-states"], "stopped_by": []}
     assert "off-by-one" in str(wiring.judge([row]))

@@ -35,6 +35,7 @@ def setting(**more: Any) -> dict[str, Any]:
     return {
         "sglang_server_max_running_requests": 32,
         "sglang_server_min_accept_length": 0.0,
+        "sglang_server_hidden_states_reference": "",
         "sglang_server_arguments": arguments(
             **{"cuda_graph_max_bs_decode": 32, "sleep_on_idle": True, **more}
         ),

@@ -68,6 +68,9 @@ def instances() -> list[side.Instance]:
             number,
             {
                 "sglang_server_draft_model_path": f"/srv/models/{case.draft}",
+                # Nobody says which layers it was trained on, and the comparison is made beside the road.
+                "sglang_server_training_layers": [],
+                "sglang_server_hidden_states_reference": "",
                 # Off: each check is to be seen alone; the accept length is judged here.
                 "sglang_server_min_accept_length": 0.0,
             },
