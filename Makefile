@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup packages demo bench gpu-bundle matrix lint unit molecule test docs lock clean distclean
+.PHONY: help setup packages demo bench gpu-bundle matrix lint unit molecule test releases docs lock clean distclean
 
 help: ## List these targets
 	@echo "make TARGET"
@@ -32,8 +32,11 @@ molecule: packages ## Run the molecule scenarios on real systemd hosts (as root)
 matrix: packages ## Take the road once under each ansible-core: 2.19, 2.20, 2.21 (as root)
 	@$(PYTEST) -v -rs tests/matrix
 
-test: packages ## Run everything: lint, unit tests, molecule scenarios, the road under the oldest ansible-core
-	@AERIE_MATRIX=oldest $(PYTEST) -v -rs tests/lint tests/unit tests/scenarios tests/matrix --durations=10
+releases: setup ## Prove source patches and draft rules on every release of SGLang, fetched once
+	@$(PYTEST) -v tests/releases --durations=5
+
+test: packages ## Run everything: lint, unit tests, patches in eight releases, scenarios, the road under the oldest ansible-core
+	@AERIE_MATRIX=oldest $(PYTEST) -v -rs tests/lint tests/unit tests/releases tests/scenarios tests/matrix -m 'not every_release' --durations=10
 
 demo: packages ## Boot a disposable host here and run production.yml against it with a real SGLang on the CPU (as root)
 	@$(BIN)/python tests/demo

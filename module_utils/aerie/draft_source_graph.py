@@ -15,6 +15,7 @@ from .draft_source_method import METHOD
 
 _SETS = (METHOD, "configure_aux_hidden_state_capture")
 _GRAPHS = ("init_device_graphs", "init_cuda_graphs", "init_decode_cuda_graph")
+_FIX = "keep_draft_layers"  # what the patch graph_capture_layers calls when the weights are loaded
 _SET, _GRAPH = "set", "graph"
 
 
@@ -24,6 +25,8 @@ def graph_keeps_ids(package: Path) -> bool | None:
     runner_file = executor / "model_runner.py"
     if not runner_file.is_file():
         return None
+    if any(isinstance(node, ast.Attribute) and node.attr == _FIX for node in ast.walk(parsed(runner_file))):
+        return True
     again = [
         call for file in sorted(executor.rglob("*graph_runner.py")) for call in _calls_of_method(parsed(file))
     ]

@@ -1,6 +1,7 @@
 """Fetch SGLang's wheels and keep their Python files, one directory a release.
 
     python tests/releases/fetch.py [RELEASE ...]
+    python tests/releases/fetch.py --add RELEASE ...    # also write them, with their hashes, into wheels.txt
 
 `wheels.txt` names every release from the first with EAGLE-3 on, with the hash of its wheel. pip fetches what is
 missing, with this machine's own configuration; of a wheel only `*.py` and the dist-info are kept, below
@@ -10,6 +11,7 @@ whatever runs this: the Python files are the same everywhere.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -68,29 +70,15 @@ def trees(releases: Iterable[str], cache: Path = CACHE) -> dict[str, Path]:
         return dict(zip(wanted, pool.map(lambda release: tree(release, cache), wanted), strict=True))
 
 
-def _fetch(release: str, sha256: str, directory: Path) -> None:
+def _fetch(release: str, sha256: str | None, directory: Path) -> str:
+    """Make the release's directory; the wheel's hash. sha256: what it has to be, None when that is not known yet."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{release}-", dir=directory.parent) as name:
         part = Path(name)
         requirement = part / "requirement.txt"
-        requirement.write_text(f"sglang=={release} --hash=sha256:{sha256}\n")
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--quiet",
-        ]
-        command += [
-            "--require-hashes",
-            "--dest",
-            str(part),
-            "-r",
-            str(requirement),
-            *target_options("x86_64"),
-        ]
+        requirement.write_text(f"sglang=={release}" + (f" --hash=sha256:{sha256}" if sha256 else "") + "\n")
+        command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+        command += ["--quiet", "--dest", str(part), "-r", str(requirement), *target_options("x86_64")]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT, check=False
         )
@@ -100,6 +88,15 @@ def _fetch(release: str, sha256: str, directory: Path) -> None:
         unpack(wheel, part / "tree")
         shutil.rmtree(directory, ignore_errors=True)
         (part / "tree").rename(directory)
+        return hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+
+def add(releases: Iterable[str]) -> None:
+    """Append releases to wheels.txt, oldest first, as given."""
+    for release in releases:
+        sha256 = _fetch(release, None, CACHE / release)
+        with WHEELS.open("a") as stream:
+            stream.write(f"sglang=={release} --hash=sha256:{sha256}\n")
 
 
 def unpack(wheel: Path, directory: Path) -> None:
@@ -113,13 +110,17 @@ def unpack(wheel: Path, directory: Path) -> None:
 
 def main() -> int:
     """Fetch the named releases, or all of them."""
-    releases = sys.argv[1:] or list(known())
-    unknown = [release for release in releases if release not in known()]
-    if unknown:
-        print(f"not in {WHEELS}: {', '.join(unknown)}", file=sys.stderr)
-        return 2
-    missing = [release for release in releases if not (CACHE / release).is_dir()]
+    releases = sys.argv[1:]
     try:
+        if releases[:1] == ["--add"]:
+            add(releases[1:])
+            return 0
+        releases = releases or list(known())
+        unknown = [release for release in releases if release not in known()]
+        if unknown:
+            print(f"not in {WHEELS}: {', '.join(unknown)}", file=sys.stderr)
+            return 2
+        missing = [release for release in releases if not (CACHE / release).is_dir()]
         trees(missing)
     except (FetchError, subprocess.TimeoutExpired) as failure:
         print(f"fetch: {failure}\nnext: pip download --no-deps six, then run this again", file=sys.stderr)
