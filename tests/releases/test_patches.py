@@ -16,7 +16,7 @@ from aerie import patch_tree
 from aerie.patch_compose import APPLIED
 
 SPREAD = ("0.4.4.post2", "0.4.10.post2", "0.5.3.post3", "0.5.9", "0.5.12", "0.5.14", "0.5.17", "0.5.23")
-MODES = (("fixes",), ("fixes", "debug"), ("fixes", "profile"), ("fixes", "debug", "profile"))
+MODES = (("fixes", "debug"), ("fixes", "profile"))
 
 
 def releases() -> list[object]:
