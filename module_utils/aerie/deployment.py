@@ -94,7 +94,7 @@ def build(
         _copy(Path(spec.release.dist_info), site)
     if (package.parent / PATCHED).is_dir():
         _copy(package.parent / PATCHED, site)  # somebody's own install, patched: the copy has to know
-    patched = patch_tree.apply(site, spec.release.release, patches).as_dict()
+    patched = patch_tree.apply(site, spec.release.release, patches, durable=False).as_dict()
     del patched["diff"]
     write_json(aside / "patches.json", patched)
     draft = spec.models.get("draft")

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from .patch_store import PatchStore, write_synced
+from .patch_store import PatchStore
 
 _HEADER = struct.Struct("<4sIII")  # magic, flags, time, size
 
@@ -75,7 +75,7 @@ def keep(store: PatchStore, name: str, source: Path) -> None:
         _, flags, time, size = _HEADER.unpack(data[: _HEADER.size])
         fresh = (time, size) == (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
         if flags or fresh:
-            write_synced(_kept(store, name, path.name), data)
+            store.write_file(_kept(store, name, path.name), data)
 
 
 def restore(store: PatchStore, name: str, source: Path) -> None:
@@ -88,7 +88,7 @@ def restore(store: PatchStore, name: str, source: Path) -> None:
         status = cache.stat()
         for path in kept.iterdir():
             if path.name.endswith(".pyc"):
-                write_synced(cache / path.name, path.read_bytes())
+                store.write_file(cache / path.name, path.read_bytes())
                 if os.geteuid() == 0:
                     os.chown(cache / path.name, status.st_uid, status.st_gid)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from . import patch_bytecode as bytecode
 from .errors import ErrorKind
-from .patch_store import FileRecord, Manifest, PatchStore, sha256, sync_directory
+from .patch_store import FileRecord, Manifest, PatchStore, sha256
 
 NOT_WRITTEN = ErrorKind(
     "patch-not-written",
@@ -54,12 +54,12 @@ def replace_all(store: PatchStore, changes: Sequence[Change], manifest: Manifest
             _keep(store, change)
         store.write("journal", _journal(manifest, changes))
         for change in writes:
-            _stage(change, change.new)
+            _stage(store, change, change.new)
         for change in ordered:
             done.append(change)
             _swap(change, change.new)
         for directory in {change.target.parent for change in changes}:
-            sync_directory(directory)
+            store.sync_directory(directory)
         for change in changes:
             if change.new is not None and change.new == change.pristine:
                 bytecode.restore(store, change.path, change.target)
@@ -79,7 +79,7 @@ def _keep(store: PatchStore, change: Change) -> None:
     """Keep what the file is without patches, the first time that it changes."""
     if change.pristine is None or change.new == change.pristine:
         return
-    store.keep(change.pristine)
+    store.keep(change.target, change.pristine)
     if change.old == change.pristine:
         bytecode.keep(store, change.path, change.target)
 
@@ -92,16 +92,32 @@ def _journal(manifest: Manifest, changes: Sequence[Change]) -> Manifest:
     return Manifest(manifest.release, manifest.entries, files)
 
 
-def _stage(change: Change, data: bytes | None) -> None:
+def _stage(store: PatchStore, change: Change, data: bytes | None) -> None:
     """Write bytes beside the file, with its owner, mode and extended attributes, and a time that is safe."""
     staged = change.staged
     staged.unlink(missing_ok=True)
+    if data == change.pristine and _is_itself(store, change):
+        os.link(store.root / "pristine" / sha256(data), staged)
+        return
     handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "wb") as stream:
         stream.write(data or b"")
         stream.flush()
         _like(change, data, staged)
-        os.fsync(stream.fileno())
+        store.sync(stream)
+
+
+def _is_itself(store: PatchStore, change: Change) -> bool:
+    """Whether the kept pristine file can come back as it is: owner, mode and time are what they have to be."""
+    if change.pristine is None or not change.target.exists():
+        return False
+    try:
+        kept, there = (store.root / "pristine" / sha256(change.pristine)).stat(), change.target.stat()
+    except FileNotFoundError:
+        return False
+    same = (kept.st_uid, kept.st_gid, kept.st_mode) == (there.st_uid, there.st_gid, there.st_mode)
+    names = sorted(os.listxattr(change.target))
+    return same and kept.st_mtime_ns == change.mtime_ns and names == []
 
 
 def _like(change: Change, data: bytes | None, staged: Path) -> None:
@@ -130,6 +146,7 @@ def _swap(change: Change, data: bytes | None) -> None:
         _drop_empty(change.target.parent / "__pycache__")
     else:
         change.staged.replace(change.target)
+        change.staged.unlink(missing_ok=True)  # rename(2) does nothing between two names of one file
     bytecode.discard(change.target)
 
 
@@ -145,7 +162,7 @@ def _undo(store: PatchStore, writes: Sequence[Change], done: Sequence[Change]) -
             change.staged.unlink(missing_ok=True)
         for change in done:
             if change.old is not None:
-                _stage(change, change.old)
+                _stage(store, change, change.old)
             _swap(change, change.old)
             if change.old is not None and change.old == change.pristine:
                 bytecode.restore(store, change.path, change.target)

@@ -7,13 +7,14 @@ is there from before the first file of a change is replaced until after the last
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .files import read_json, write_json
 
@@ -59,10 +60,11 @@ class Manifest:
 
 
 class PatchStore:
-    """The private directory of one tree."""
+    """The private directory of one tree. Without ``durable`` nothing is synced: for a tree that is built aside."""
 
-    def __init__(self, site: Path) -> None:
+    def __init__(self, site: Path, *, durable: bool = True) -> None:
         self.root = site / DIRECTORY
+        self.durable = durable
         self.manifest = Manifest.read(self.root / "manifest.json") or Manifest()
         self.journal = Manifest.read(self.root / "journal.json")
 
@@ -100,15 +102,48 @@ class PatchStore:
         self.root.chmod(0o755)
         (self.root / ".gitignore").write_bytes(b"*\n")
 
-    def keep(self, data: bytes) -> None:
-        """Keep a pristine file's bytes, synced."""
+    def keep(self, source: Path, data: bytes) -> None:
+        """Keep a pristine file's bytes: the file itself by another name where that can be, else a copy.
+
+        It is about to be replaced, not written to, so the second name goes on holding what it was.
+        """
         path = self.root / "pristine" / sha256(data)
-        if self.kept(path.name) is None:
-            write_synced(path, data)
+        if self.kept(path.name) is not None:
+            return
+        path.unlink(missing_ok=True)
+        if source.read_bytes() == data:
+            with contextlib.suppress(OSError):
+                os.link(source, path)
+                return
+        self.write_file(path, data)
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Write a new file beside ``path`` and rename it into place."""
+        fresh = path.with_name(f".{path.name}.new")
+        with fresh.open("wb") as stream:
+            stream.write(data)
+            self.sync(stream)
+        fresh.replace(path)
+
+    def sync(self, stream: BinaryIO) -> None:
+        """Make a file's bytes last through a power cut."""
+        stream.flush()
+        if self.durable:
+            os.fsync(stream.fileno())
+
+    def sync_directory(self, path: Path) -> None:
+        """The same for renames and removals in a directory."""
+        if not self.durable:
+            return
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def write(self, name: str, manifest: Manifest) -> None:
         write_json(self.root / f"{name}.json", manifest.as_dict())
-        sync_directory(self.root)
+        self.sync_directory(self.root)
 
     def drop_journal(self) -> None:
         (self.root / "journal.json").unlink(missing_ok=True)
@@ -127,25 +162,6 @@ class PatchStore:
         for path in (self.root / "bytecode").iterdir():
             if path.name not in names:
                 shutil.rmtree(path)
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a new file beside ``path``, sync it and rename it into place."""
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(path)
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames and removals in a directory last through a power cut."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def applied_entries(

@@ -66,23 +66,24 @@ def apply(
     *,
     check: bool = False,
     guard: Callable[[], None] = lambda: None,
+    durable: bool = True,
 ) -> TreeResult:
     """Make the tree equal to pristine plus the entries, in their order.
 
     guard: called once it is known that a file has to change, before the first write (``patch_site.check_unused``); a
-    tree that is built aside needs none. Raises what guard does, the errors of ``patch_anchor``, ``patch_compose``,
-    ``patch_unified``, ``patch_pristine``, ``patch_replace``, and bad-patch-target.
+    tree that is built aside needs none. durable: every file is synced before it counts. Raises what guard does, the
+    errors of ``patch_anchor``, ``patch_compose``, ``patch_unified``, ``patch_pristine``, ``patch_replace``, and
+    bad-patch-target.
     """
     with _locked(site, write=not check):
-        return _apply(site, release, entries, check, guard)
+        return _apply(PatchStore(site, durable=durable), release, entries, check, guard)
 
 
 def _apply(
-    site: Path, release: str, entries: Sequence[Entry], check: bool, guard: Callable[[], None]
+    store: PatchStore, release: str, entries: Sequence[Entry], check: bool, guard: Callable[[], None]
 ) -> TreeResult:
-    store = PatchStore(site)
     texts = probe_texts(entries)
-    plan = _Plan(site, release, entries, store)
+    plan = _Plan(store.root.parent, release, entries, store)
     files = plan.files(texts)
     changes = [plan.change(one) for one in files if one.current != one.wanted]
     if changes:

@@ -17,7 +17,17 @@ from patch_made import MODEL, PROBE, TEXT, entry, make_tree, patch, snapshot
 OTHER = "sglang/srt/models/llama.py"
 A = [entry(probes={PROBE: "def seen(aux):\n    pass\n"}), entry(name="other", file=OTHER)]
 B = [entry(code="aerie_probe.other(aux)", probes={PROBE: "def other(aux):\n    return aux\n"})]
-WRITES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.chown", "os.utime", "os.setxattr")
+WRITES = (
+    "os.rename",
+    "os.remove",
+    "os.link",
+    "os.mkdir",
+    "os.rmdir",
+    "os.chmod",
+    "os.chown",
+    "os.utime",
+    "os.setxattr",
+)
 WATCHED = (MODEL, OTHER, PROBE)
 
 
@@ -76,7 +86,7 @@ def test_a_kill_at_any_point(
         patch(goal, *wanted)
     new = contents(goal)
     points = KILLER.seen
-    assert points > 20
+    assert points > 15
     for point in range(0, points, 1 if record else 3):
         site = shutil.copytree(start, tmp_path / f"at-{point}")
         with pytest.raises(Killed), killed_after(site, point):
