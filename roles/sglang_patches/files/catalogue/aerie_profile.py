@@ -70,17 +70,21 @@ class Monotonic:
     def between(self, first, last):
         return (last - first) * 1000
 
+    def release(self, instants):
+        """Nothing to reuse."""
+
 
 class CudaEvents:
-    """Events on the current stream, read when the GPU has passed them."""
+    """Events on the current stream, read when the GPU has passed them and used again then."""
 
     name = "cuda_event"
 
     def __init__(self, torch):
         self.torch = torch
+        self.free = []
 
     def mark(self):
-        event = self.torch.cuda.Event(enable_timing=True)
+        event = self.free.pop() if self.free else self.torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
@@ -89,6 +93,9 @@ class CudaEvents:
 
     def between(self, first, last):
         return first.elapsed_time(last)
+
+    def release(self, instants):
+        self.free += instants
 
 
 class Cycle:
@@ -167,13 +174,15 @@ class State:
         if self.cycle is None:
             return
         if hasattr(accepted, "sum"):  # a tensor; v2 counts the target's own token in it
-            total = accepted.sum()
-            self.cycle.accepted = total.to("cpu", non_blocking=True) if total.is_cuda else total
+            # A copy that nothing waits for; it is there when the events after it are done.
+            self.cycle.accepted = (
+                accepted.to("cpu", non_blocking=True) if accepted.is_cuda else accepted.clone()
+            )
             return
         for attribute in _V1_ACCEPTED:
             counts = getattr(accepted, attribute, None)
             if counts is not None:
-                self.cycle.accepted = sum(counts) + len(counts)
+                self.cycle.accepted = [sum(counts), len(counts)]
 
     def close(self, following=None):
         """The cycle is over; write what the GPU is through with."""
@@ -207,9 +216,12 @@ class State:
         line = {"v": 1, "t": cycle.t, "batch": cycle.batch}
         line.update({f"{name}_ms": round(spent[name], 4) for name in PHASES})
         line.update(cycle_ms=None if whole is None else round(whole, 4))
-        line.update(accepted=None if cycle.accepted is None else int(cycle.accepted))
+        line.update(accepted=None if cycle.accepted is None else _total(cycle.accepted))
         line.update(clock=self.clock.name, worker=cycle.worker)
         self.append(line)
+        # The next cycle still needs its own start.
+        begun = [first for _, first, _, _ in cycle.spans if first is not cycle.start]
+        self.clock.release([cycle.start, *begun, *(last for _, _, last, _ in cycle.spans)])
 
     def append(self, line):
         if self.descriptor is None:
@@ -237,6 +249,10 @@ _V1_ACCEPTED = (
     "num_accepted_drafts_per_req_cpu",
     "num_correct_drafts_per_req_cpu",
 )
+
+
+def _total(counts):
+    return int(sum(counts.tolist() if hasattr(counts, "tolist") else counts))
 
 
 def _rank():
