@@ -65,3 +65,14 @@ def test_a_problem_refuses_the_run_and_is_told_whole(settings: dict[str, Any], t
     accepted = judge({**settings, "accept_draft_problems": codes})
     assert accepted is not None
     assert accepted.problems == ()
+
+
+def test_fixes_and_the_mode_are_judged_as_the_server_will_have_them(settings: dict[str, Any]) -> None:
+    fix = {"set": "fixes", "name": "cuda_graph_aux_capture"}
+    report = judge({**settings, "patches": [fix, {"name": "mine"}], "mode": "debug"})
+    assert report is not None
+    assert report.case.settings.fixes == {"cuda_graph_aux_capture"}
+    assert not report.case.settings.cuda_graphs
+    report = judge({**settings, "mode": "debug", "debug_cuda_graphs": True})
+    assert report is not None
+    assert report.case.settings.cuda_graphs
