@@ -41,21 +41,22 @@ def burst(port: int, prompts: Sequence[str], batch: int, tokens: int) -> dict[st
     """Every prompt once, ``batch`` at a time: tokens a second, accept length served, verifies."""
     answers: list[dict[str, Any]] = []
     failures: list[str] = []
-    waiting = list(prompts)
+    waiting = list(enumerate(prompts))
     lock = threading.Lock()
+    distinct = len(set(prompts))
 
     def client() -> None:
         while True:
             with lock:
                 if not waiting:
                     return
-                prompt = waiting.pop()
+                number, prompt = waiting.pop()
             try:
                 answer = generate(port, prompt, tokens)
             except OSError as error:
                 failures.append(str(error))
                 return
-            answers.append(answer)
+            answers.append({**answer, "prompt": number % distinct})
 
     threads = [threading.Thread(target=client) for _ in range(min(batch, len(prompts)))]
     began = time.monotonic()
@@ -85,6 +86,19 @@ def summary(answers: list[dict[str, Any]], failures: list[str], seconds: float, 
             [one["spec_correct_drafts_histogram"] for one in answers if one.get("spec_verify_ct")]
         ),
         "failures": failures,
+        "rows": [_row(one) for one in answers],
+    }
+
+
+def _row(answer: dict[str, Any]) -> dict[str, Any]:
+    """One request as `tune` counts them. The server's own clock says when the first token was there."""
+    begun, first = answer.get("request_received_ts"), answer.get("prefill_finished_time")
+    return {
+        "prompt": answer.get("prompt", 0),
+        "tokens": answer["completion_tokens"],
+        "seconds": round(answer.get("seconds", 0.0), 5),
+        "ttft": round(max(first - begun, 0.0), 5) if begun and first else 0.0,
+        "histogram": answer.get("spec_correct_drafts_histogram") or [],
     }
 
 

@@ -254,6 +254,49 @@ def test_findings_name_the_best_chain() -> None:
     assert found["gain"]["8"] is None
 
 
+def made_rounds(acceptance: float = 0.7) -> list[dict[str, Any]]:
+    """Measurements of chains 1 to 10 whose cycle costs 1 ms and 0.1 ms a step, at batch 1, with a little noise."""
+    entries = []
+    for steps in (*range(11),):
+        name = f"s{steps}" if steps else "base"
+        histogram = [round(1000 * acceptance**a * (1 - acceptance)) for a in range(steps)] + [
+            round(1000 * acceptance**steps)
+        ]
+        length = 1 + sum(acceptance**j for j in range(1, steps + 1))
+        for number in range(3):
+            rows = [
+                {"prompt": p, "tokens": 128, "ttft": 0.01, "histogram": histogram if steps else [],
+                 "seconds": 0.01 + 127 * (0.001 + 0.0001 * steps) / length * (1 + 0.002 * ((p + number) % 3))}
+                for p in range(8)
+            ]  # fmt: skip
+            seconds = sum(row["seconds"] for row in rows)
+            entries.append(
+                {
+                    "server": name,
+                    "round": number,
+                    "batch": 1,
+                    "failures": [],
+                    "seconds": seconds,
+                    "rows": rows,
+                }
+            )
+    return entries
+
+
+def test_the_search_is_tried_on_measured_chains() -> None:
+    pytest.importorskip("scipy")
+    import predicted
+
+    found = predicted.evaluate(made_rounds(), 1)
+    assert found is not None
+    assert found["found_it"], found
+    assert len(found["started"]) <= found["allowance"] == 4
+    assert found["largest_off"] < 0.05
+    assert speed.judge_search({"1": found}) is None
+    assert "off by" in str(speed.judge_search({"1": {**found, "largest_off": 0.2}}))
+    assert "not tried" in str(speed.judge_search({"error": "no numpy"}))
+
+
 # ---- what the playbooks print ----
 
 ROAD = """\

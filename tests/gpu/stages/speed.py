@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import load
-from record import HERE, RUN, on_host
+from record import HERE, RUN, STATE, on_host
 
 from . import side
 from .core import Context, Outcome, Step, first_failure, recaps, tail
@@ -102,17 +102,50 @@ def measure(context: Context) -> Outcome:
     answering = {name: port for name, port in ports.items() if _answers(port)}
     prompts = json.loads((HERE / "prompts.json").read_text())
     entries = load.interleaved(
-        answering, prompts, BATCHES, passes=6, tokens=TOKENS, until=context.deadline - 15
+        answering, prompts, BATCHES, passes=6, tokens=TOKENS, until=context.deadline - 45
     )
     (RUN / "speed.json").write_text(json.dumps(entries))
+    searched = context.run(
+        [str(STATE / "controller/bin/python"), "tests/gpu/predicted.py", str(RUN / "speed.json")], "predicted"
+    )
     on_host(["by-hand-stop"], 30)
-    facts = {"silent": sorted(set(ports) - set(answering)), "by_hand": hand, **findings(entries)}
+    facts = {
+        "silent": sorted(set(ports) - set(answering)),
+        "by_hand": hand,
+        **findings(entries),
+        "tune": searches(searched.output),
+    }
     ratio = (facts["aerie_against_by_hand"].get("8") or {}).get("interval")
     whys = [
+        judge_search(facts["tune"]),
         f"did not answer: {', '.join(facts['silent'])}" if facts["silent"] else None,
         None if ratio is None or ratio[1] >= 0.99 else f"throughput against by hand: {ratio}",
     ]
     return Outcome(first_failure(whys), facts)
+
+
+def searches(output: str) -> dict[str, Any]:
+    """What `predicted.py` printed."""
+    try:
+        return dict(json.loads(output.splitlines()[-1]))
+    except (ValueError, IndexError):
+        return {"error": tail(output, 8)}
+
+
+def judge_search(found: dict[str, Any]) -> str | None:
+    """The goals of the search at batch 1: the best chain or one of its ties, few starts, predictions within 5 %."""
+    one = found.get("1")
+    if not one:
+        return f"the search was not tried: {found.get('error')}"
+    return first_failure(
+        (
+            None
+            if one["found_it"]
+            else f"tune would choose {one['chosen']}, {one['exhaustive_best']} is best",
+            None if len(one["started"]) <= one["allowance"] else f"{len(one['started'])} starts",
+            None if one["largest_off"] <= 0.05 else f"a prediction is off by {one['largest_off']:.1%}",
+        )
+    )
 
 
 def _answers(port: int) -> bool:
@@ -201,7 +234,7 @@ def time_to_ready(context: Context) -> Outcome:
 
 STEPS = (
     Step("speed-up", 120, "ten chains, baseline and eager twins, side by side", up, ("production",)),
-    Step("speed", 130, "batch 1, 8, 32 in turns, by hand among them", measure, ("speed-up",)),
+    Step("speed", 150, "batch 1, 8, 32 in turns, by hand among them", measure, ("speed-up",)),
 )
 AFTER = Step("speed-stop", 30, "the speed instances are stopped", down)
 READY = Step(
