@@ -67,12 +67,12 @@ def test_where_a_release_came_from_restarts_nothing() -> None:
 
 @pytest.mark.parametrize("release", ["0.5.9", "0.5.12", "0.5.23"])
 def test_a_change_of_mode_reads_as_a_person_says_it(release: str) -> None:
-    entries = [entry(f"probe-{n}", code="x()") for n in "abcdefg"]
+    entries = [entry(f"probe_{n}", code="x()") for n in "abcdefg"]
     it = replace(RELEASE, release=release)
     production, debug = spec(release=it), spec(release=it, mode="debug", patches=entries)
     assert differences(debug.as_dict(), production.as_dict()) == [
         "mode debug -> production",
-        "7 patches to revert: probe-a, probe-b, probe-c, …",
+        "7 patches to revert: probe_a, probe_b, probe_c, …",
         "CUDA graphs on",
     ]
     assert "CUDA graphs off" in differences(production.as_dict(), debug.as_dict())
