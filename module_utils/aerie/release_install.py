@@ -17,6 +17,7 @@ from . import wheel_record
 from .errors import ErrorKind
 from .lockfile import Lock, parse
 from .release_build import Build, Say, build
+from .release_existing import check_pristine
 from .release_layout import TOOLS, Host, Layout, Record, look, set_link
 from .release_plan import BUILD, CLEAR, LINK, PRUNE, UNLINK, Action, Plan, Wanted, plan
 from .release_python import pip_for, require_sglang
@@ -185,6 +186,7 @@ def _existing(request: Request) -> dict[str, Any]:
             evidence=[f"package: {found.package_dir}", f"dist-info: {found.dist_info}"],
             next=f"set sglang_install_release: {found.version!r}, or name another python",
         )
+    check_pristine(found, request.existing_python)
     return {
         "release": request.release,
         "version": found.version,

@@ -371,6 +371,39 @@ def test_an_editable_install_has_its_package_elsewhere(request_copy: Request, tm
     assert result["dist_info"] == str(site / f"sglang-{RELEASE}.dist-info")
 
 
+def test_somebodys_debug_print_in_an_existing_venv_is_refused(request_copy: Request) -> None:
+    venv = release_path(request_copy)
+    site = next(venv.glob("lib/python*/site-packages"))
+    init = site / "sglang" / "__init__.py"
+    init.write_text("print('here')\n" + init.read_text())
+    before = files_of(venv)
+    error = refused(existing(venv / "bin" / "python"))
+    assert error.kind.code == "existing-release-edited"
+    assert error.evidence == ["changed: sglang/__init__.py"]
+    assert f"pip install --force-reinstall --no-deps sglang=={RELEASE}" in error.next
+    assert files_of(venv) == before
+
+
+def test_an_edited_checkout_is_refused_and_a_clean_one_is_not(request_copy: Request, tmp_path: Path) -> None:
+    venv = release_path(request_copy)
+    site = next(venv.glob("lib/python*/site-packages"))
+    checkout = tmp_path / "checkout" / "python"
+    checkout.mkdir(parents=True)
+    (site / "sglang").rename(checkout / "sglang")
+    (site / "__editable__.sglang.pth").write_text(f"{checkout}\n")
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.invalid"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=checkout.parent, check=True)
+    python = venv / "bin" / "python"
+    assert present(existing(python), check=False, say=silent)["package_dir"] == str(checkout / "sglang")
+    init = checkout / "sglang" / "__init__.py"
+    init.write_text("print('here')\n" + init.read_text())
+    error = refused(existing(python))
+    assert error.kind.code == "existing-release-edited"
+    assert error.evidence == ["changed: sglang/__init__.py"]
+    assert f"git -C {checkout / 'sglang'} stash" in error.next
+
+
 def test_an_existing_python_of_another_release_or_without_sglang(request_copy: Request) -> None:
     python = release_path(request_copy) / "bin" / "python"
     error = refused(existing(python, release="0.5.17"))
