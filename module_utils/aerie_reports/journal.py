@@ -1,0 +1,85 @@
+"""The files of a sweep on the controller: ``sweep.json`` (what was asked), ``results.jsonl`` (a line a setting).
+
+A line is written when its setting is finished, in one write that is synced, so a run that is killed loses at most the
+setting that it was at. A line that was cut off is left out. The next run with the same request goes on there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.aerie.files import read_json, write_json
+
+REQUEST, LINES, RESULTS = "sweep.json", "results.jsonl", "results.json"
+
+
+def identity(request: Mapping[str, Any]) -> str:
+    """Two requests with the same identity may share measurements. Budget and presets may differ; the server may not."""
+    same = {name: request[name] for name in ("kind", "host", "instance", "base", "server", "load")}
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def begin(folder: Path, request: Mapping[str, Any], *, resume: bool, several: bool) -> tuple[Path, bool]:
+    """The sweep's directory and whether it goes on with an unfinished one. ``folder``: of the instance."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = identity(request)
+    if resume:
+        for old in sorted(folder.glob("*/" + REQUEST), reverse=True):
+            place = old.parent
+            known = read_json(old)
+            if isinstance(known, dict) and known.get("identity") == name and not (place / RESULTS).exists():
+                write_json(old, {**request, "identity": name, "began": known.get("began")})
+                return place, True
+    place = _fresh(folder, str(request["host"]) if several else "")
+    write_json(place / REQUEST, {**request, "identity": name, "began": time.time()})
+    return place, False
+
+
+def _fresh(folder: Path, host: str) -> Path:
+    """A directory named after the moment, and the host where a run has several."""
+    stamp = time.strftime("%Y-%m-%dT%H-%M-%S")
+    for number in range(100):
+        tail = [part for part in (host, str(number) if number else "") if part]
+        place = folder / "-".join([stamp, *tail])
+        try:
+            place.mkdir()
+        except FileExistsError:
+            continue
+        return place
+    raise FileExistsError(str(folder / stamp))
+
+
+def append(place: Path, record: Mapping[str, Any]) -> None:
+    """Keep one finished setting."""
+    line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+    path = place / LINES
+    torn = path.exists() and path.stat().st_size and path.read_bytes()[-1:] != b"\n"
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(handle, (("\n" if torn else "") + line).encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def lines(place: Path) -> list[dict[str, Any]]:
+    """What was kept, whole lines only."""
+    found = []
+    try:
+        text = (place / LINES).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and "setting" in record:
+            found.append(record)
+    return found

@@ -1,0 +1,177 @@
+"""Results in sentences, and as lines for the inventory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .estimates import Estimate
+from .settings import NCCL_TUNED, Setting
+
+Results = Mapping[str, Any]
+
+
+def judged(speedup: Estimate) -> str:
+    """``gains``, ``loses`` or ``same``."""
+    return "gains" if speedup.low > 1.0 else "loses" if speedup.high < 1.0 else "same"
+
+
+def benchmark_verdict(results: Results) -> list[str]:
+    """Speculation against none, in a sentence; then how far it can be trusted."""
+    base = _one(results, "base")
+    if base is None or base["status"] != "measured":
+        return ["Speculation was not measured: its server failed.", *_failures(results)]
+    parts: dict[str, list[str]] = {"gains": [], "same": [], "loses": []}
+    widest = 0.0
+    for size in results["batch_sizes"]:
+        raw = base["batches"].get(str(size), {}).get("speedup")
+        if raw is None:
+            continue
+        speedup = Estimate.from_dict(raw)
+        widest = max(widest, speedup.half_width)
+        text = f"at batch {size}"
+        parts[judged(speedup)].append(
+            f"x {speedup} {text}" if judged(speedup) == "gains" else f"{text} (x {speedup})"
+        )
+    said = []
+    if parts["gains"]:
+        said.append("gives " + _listed(parts["gains"]))
+    if parts["same"]:
+        said.append("makes no difference that could be seen " + _listed(parts["same"]))
+    if parts["loses"]:
+        said.append("loses " + _listed(parts["loses"]))
+    if not said:
+        return ["The baseline was not measured, so nothing can be said.", *_failures(results)]
+    sentences = [f"Speculation {_listed(said)}."]
+    sentences.append(f"Differences below {widest:.1%} could not have been seen.")
+    return [*sentences, *_drift(results), *_failures(results)]
+
+
+def tune_verdict(results: Results) -> list[str]:
+    """Which setting, how much it gives, how sure that is."""
+    name = results["recommended"]
+    if name is None:
+        return ["No setting could be measured.", *_failures(results)]
+    size = str(results["objective"])
+    chosen = next(s for s in results["settings"] if s["name"] == name and s["status"] == "measured")
+    at = chosen["batches"][size]
+    rate = Estimate.from_dict(at["rate"])
+    if chosen["kind"] == "baseline":
+        rival = _fastest(results, lambda s: s["steps"] > 0)
+        speedup = Estimate.from_dict(rival["batches"][size]["speedup"]) if rival else None
+        first = f"Speculation should be off at batch {size}: {rate.text(1)} tok/s without it"
+        first += f"; the best chain ({rival['name']}) gives x {speedup}." if rival else "."
+    else:
+        first = f"{name[0].upper()}{name[1:]} at batch {size}: {rate.text(1)} tok/s"
+        if at["speedup"]:
+            first += f", x {Estimate.from_dict(at['speedup'])} against no speculation"
+        if at["over_base"]:
+            first += f", x {Estimate.from_dict(at['over_base'])} against the inventory's own setting"
+        first += "."
+    sentences = [first]
+    if chosen["kind"] == "base":
+        sentences.append("No other setting was clearly faster than the one in the inventory.")
+    if at["speedup"] and judged(Estimate.from_dict(at["speedup"])) == "same":
+        sentences.append("Against no speculation that is no difference that could be seen.")
+    ties = _ties(results, chosen)
+    if ties:
+        sentences.append(f"Not to be told from it: {', '.join(ties)}.")
+    return [*sentences, *_trust(results), *_drift(results), *_failures(results)]
+
+
+def _trust(results: Results) -> list[str]:
+    """How many starts it took and how far predictions were off."""
+    chains = [length for length in results["lengths"] if length > 0]
+    sentences = [f"{results['starts']} chain lengths were started besides the inventory's, of {len(chains)}."]
+    errors = [abs(p["error"]) for p in results["predictions"] if p["error"] is not None]
+    if errors:
+        sentences.append(
+            f"Predicted speeds were off by {max(errors):.1%} at most (checked on {len(errors)})."
+        )
+    lengths = [
+        abs(p["accept_length_error"]) for p in results["predictions"] if p["accept_length_error"] is not None
+    ]
+    if lengths:
+        sentences.append(f"Predicted accept lengths were off by {max(lengths):.1%} at most.")
+    return sentences
+
+
+def _ties(results: Results, chosen: Mapping[str, Any]) -> list[str]:
+    """Settings whose paired comparison with the chosen one includes 1."""
+    return [
+        s["name"]
+        for s in results["settings"]
+        if s is not chosen
+        and s["kind"] != "again"
+        and s["over_recommended"] is not None
+        and judged(Estimate.from_dict(s["over_recommended"])) == "same"
+    ]
+
+
+def _fastest(results: Results, wanted: Any) -> Mapping[str, Any] | None:
+    size = str(results["objective"])
+    found = [
+        s
+        for s in results["settings"]
+        if s["status"] == "measured" and size in s["batches"] and s["kind"] != "again" and wanted(s)
+    ]
+    return max(found, key=lambda s: s["batches"][size]["rate"]["value"]) if found else None
+
+
+def _one(results: Results, kind: str) -> Mapping[str, Any] | None:
+    return next((s for s in results["settings"] if s["kind"] == kind), None)
+
+
+def _drift(results: Results) -> list[str]:
+    if results["drift"] is None:
+        return ["Drift is unknown: the first setting was not measured again at the end."]
+    text = results["drift"]["text"]
+    return [text[0].upper() + text[1:] + "."]
+
+
+def _failures(results: Results) -> list[str]:
+    return [
+        f"Failed: {s['name']} ({s['failure'].get('code') or 'no code'})."
+        for s in results["settings"]
+        if s["status"] == "failed"
+    ]
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def variables_of(base: Setting, chosen: Setting) -> dict[str, Any]:
+    """The inventory's variables that have to change for ``chosen``; whole values, since Ansible replaces them."""
+    found: dict[str, Any] = {}
+    if dict(chosen.speculative) != dict(base.speculative):
+        found["sglang_server_speculative"] = dict(chosen.speculative)
+    if dict(chosen.arguments) != dict(base.arguments):
+        found["sglang_server_arguments"] = dict(chosen.arguments)
+    if dict(chosen.environment) != dict(base.environment):
+        found["sglang_server_environment"] = dict(chosen.environment)
+    return found
+
+
+def inventory_lines(base: Setting, chosen: Setting) -> str:
+    """The same as YAML, with a word on what was taken out."""
+    variables = variables_of(base, chosen)
+    if not variables:
+        return "# Nothing to change: the inventory's own setting stays.\n"
+    lines = []
+    for name, value in variables.items():
+        if not value:
+            lines.append(f"{name}: {{}}")
+            continue
+        lines.append(f"{name}:")
+        lines += [f"  {key}: {_scalar(one)}" for key, one in value.items()]
+    gone = sorted(set(base.environment) - set(chosen.environment))
+    if gone:
+        lines.append(f"# no longer set: {', '.join(name for name in gone if name in NCCL_TUNED)}")
+    return "\n".join(lines) + "\n"
+
+
+def _scalar(value: Any) -> str:
+    """JSON is YAML, and leaves no doubt about types."""
+    return json.dumps(value, ensure_ascii=False)

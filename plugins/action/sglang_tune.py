@@ -1,0 +1,167 @@
+"""The controller's part of benchmark, profile and tune: which setting is next, what was measured, the report.
+
+It asks no host. Its state is the journal under ``reports/``, so a run that is killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+from ansible import constants
+from ansible.plugins.action import ActionBase
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ActionModule(ActionBase):
+    """``state``: begun, next, recorded, reported."""
+
+    _requires_connection = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result = super().run(tmp, task_vars)
+        # On a host Ansible makes the cores importable; in this process nobody does.
+        for place in constants.DEFAULT_MODULE_UTILS_PATH or ():
+            if place not in ansible.module_utils.__path__:
+                ansible.module_utils.__path__.append(place)
+        from ansible.module_utils.aerie.errors import AerieError
+
+        args = self._task.args
+        steps = {
+            "begun": self._begun,
+            "next": self._next,
+            "recorded": self._recorded,
+            "reported": self._reported,
+        }
+        try:
+            outcome = steps[str(args["state"])](args, task_vars or {})
+        except AerieError as error:
+            return {**result, "failed": True, **error.as_result()}
+        return {**result, "changed": False, **outcome}
+
+    def _begun(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        from ansible.module_utils.aerie_reports import journal
+        from ansible.module_utils.aerie_reports.settings import presets_for, try_custom_all_reduce
+        from ansible.module_utils.aerie_reports.sweep import Sweep
+
+        request = dict(args["request"])
+        topology = request.pop("topology", None) or []
+        request["presets"] = presets_for(topology, request.get("presets"))
+        request["custom_all_reduce"] = try_custom_all_reduce(topology, request.get("custom_all_reduce"))
+        request["host"] = task_vars.get("inventory_hostname", "host")
+        Sweep.from_dict(request)  # refuse what cannot be swept before anything is written or started
+        if self._task.check_mode:
+            return {"directory": "", "resumed": False, "finished": []}
+        folder = Path(str(args.get("reports_dir") or ROOT / "reports")).expanduser() / request["instance"]
+        several = len(task_vars.get("ansible_play_hosts_all") or []) > 1
+        place, resumed = journal.begin(
+            folder, request, resume=bool(args.get("resume", True)), several=several
+        )
+        finished = [line["setting"]["name"] for line in journal.lines(place)]
+        self._say(task_vars, f"{'going on with' if resumed else 'keeping results in'} {place}")
+        if finished:
+            self._say(task_vars, f"known already: {', '.join(finished)}")
+        return {"directory": str(place), "resumed": resumed, "finished": finished}
+
+    def _next(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        from ansible.module_utils.aerie_reports.sweep import next_step
+
+        if self._task.check_mode:
+            return {"done": True, "text": "check mode: nothing is started"}
+        place = Path(str(args["directory"]))
+        sweep, records = _loaded(place)
+        step = next_step(sweep, records)
+        if step.setting is None:
+            self._say(task_vars, f"{len(records)} settings are known: {step.text}")
+            return {"done": True, "text": step.text, "setting": {}}
+        self._say(task_vars, f"setting {len(records) + 1}: {step.setting.name} ({step.text})")
+        return {"done": False, "text": step.text, "setting": step.setting.as_dict(), "at": time.time()}
+
+    def _recorded(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        from ansible.module_utils.aerie_reports import journal
+
+        place = Path(str(args["directory"]))
+        measured = args.get("result") or {}
+        failure = args.get("failure") or {}
+        setting = dict(args["setting"])
+        twin = _twin(journal.lines(place), setting, str(args.get("digest") or ""))
+        if twin and not failure:
+            failure = {
+                "code": "tune-setting-without-effect",
+                "message": f"the deployment is the very one of {twin}: a variable set with -e beats the setting",
+            }
+        keep = ("batches", "acceptance", "prompt_set", "generator", "profile")
+        record = {
+            "v": 1,
+            "t": round(time.time(), 1),
+            "setting": setting,
+            "status": "failed" if failure else "measured",
+            "digest": str(args.get("digest") or ""),
+            "seconds": round(time.time() - float(args["since"]), 1),
+            "failure": failure,
+            "result": {} if failure else {name: measured[name] for name in keep if name in measured},
+        }
+        journal.append(place, record)
+        if failure:
+            self._say(
+                task_vars, f"{setting['name']}: failed, {failure.get('code') or failure.get('message')}"
+            )
+        else:
+            self._say(task_vars, f"{setting['name']}: {'; '.join(measured.get('summary') or [])}")
+        return {"record": {name: record[name] for name in ("status", "digest", "seconds", "failure")}}
+
+    def _reported(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        from ansible.module_utils.aerie_reports.report import write_report
+
+        place = Path(str(args["directory"]))
+        sweep, records = _loaded(place)
+        about = json.loads((place / "sweep.json").read_text(encoding="utf-8"))
+        results = write_report(place, sweep, records, about, final=bool(args.get("final", True)))
+        self._say(task_vars, f"report: {place / 'report.html'}")
+        chosen = next((r for r in records if r.setting.name == results["recommended"]), None)
+        return {
+            "report": str(place / "report.html"),
+            "verdict": results["verdict"],
+            "inventory": results["inventory"],
+            "recommended": chosen.setting.as_dict() if chosen else {},
+            "speedups": _speedups(results),
+        }
+
+    def _say(self, task_vars: dict[str, Any], text: str) -> None:
+        self._display.display(f"  {task_vars.get('inventory_hostname', 'host')}: {text}")
+
+
+def _loaded(place: Path) -> tuple[Any, list[Any]]:
+    from ansible.module_utils.aerie_reports import journal
+    from ansible.module_utils.aerie_reports.sweep import Record, Sweep
+
+    request = json.loads((place / journal.REQUEST).read_text(encoding="utf-8"))
+    return Sweep.from_dict(request), [Record.from_dict(line) for line in journal.lines(place)]
+
+
+def _twin(lines: list[dict[str, Any]], setting: dict[str, Any], digest: str) -> str:
+    """Name of another setting that was measured as the same deployment, or nothing."""
+    if not digest:
+        return ""
+    return next(
+        (
+            line["setting"]["name"]
+            for line in lines
+            if line.get("digest") == digest and line["setting"]["key"] != setting["key"]
+        ),
+        "",
+    )
+
+
+def _speedups(results: dict[str, Any]) -> dict[str, Any]:
+    """For the host's record: speed against no speculation of each deployment, by batch size."""
+    return {
+        s["digest"]: {size: b["speedup"] for size, b in s["batches"].items() if b["speedup"]}
+        for s in results["settings"]
+        if s["status"] == "measured" and s["digest"] and s["steps"] > 0
+    }
