@@ -22,10 +22,17 @@ def survival(histogram: Sequence[int]) -> list[float]:
     return [sum(histogram[j:]) / total for j in range(1, len(histogram))]
 
 
+LEAST_VERIFIES = 20
+"""A share of fewer verifies than this is noise."""
+
+
 def conditional(histogram: Sequence[int]) -> list[float | None]:
-    """Acceptance of position 1, 2, … among the verifies that accepted the position before; None: never reached."""
+    """Acceptance of position 1, 2, … among the verifies that accepted the one before; None: hardly ever reached."""
     reached = [sum(histogram[j:]) for j in range(len(histogram))]
-    return [reached[j] / reached[j - 1] if reached[j - 1] else None for j in range(1, len(histogram))]
+    return [
+        reached[j] / reached[j - 1] if reached[j - 1] >= LEAST_VERIFIES else None
+        for j in range(1, len(histogram))
+    ]
 
 
 def accept_length(histogram: Sequence[int], steps: int) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .estimates import Estimate
-from .settings import NCCL_TUNED, Setting
+from .settings import Setting
 
 Results = Mapping[str, Any]
 
@@ -159,6 +159,15 @@ def inventory_lines(base: Setting, chosen: Setting) -> str:
     variables = variables_of(base, chosen)
     if not variables:
         return "# Nothing to change: the inventory's own setting stays.\n"
+    lines = as_yaml(variables).splitlines()
+    gone = sorted(set(base.environment) - set(chosen.environment))
+    if gone:
+        lines.append(f"# no longer set: {', '.join(gone)}")
+    return "\n".join(lines) + "\n"
+
+
+def as_yaml(variables: Mapping[str, Any]) -> str:
+    """Variables as people write them in an inventory."""
     lines = []
     for name, value in variables.items():
         if not value:
@@ -166,10 +175,7 @@ def inventory_lines(base: Setting, chosen: Setting) -> str:
             continue
         lines.append(f"{name}:")
         lines += [f"  {key}: {_scalar(one)}" for key, one in value.items()]
-    gone = sorted(set(base.environment) - set(chosen.environment))
-    if gone:
-        lines.append(f"# no longer set: {', '.join(name for name in gone if name in NCCL_TUNED)}")
-    return "\n".join(lines) + "\n"
+    return "".join(line + "\n" for line in lines)
 
 
 def _scalar(value: Any) -> str:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class ActionModule(ActionBase):
-    """``state``: begun, next, recorded, reported."""
+    """``state``: begun, next, again, recorded, reported."""
 
     _requires_connection = False
     TRANSFERS_FILES = False
@@ -35,6 +35,7 @@ class ActionModule(ActionBase):
         steps = {
             "begun": self._begun,
             "next": self._next,
+            "again": self._again,
             "recorded": self._recorded,
             "reported": self._reported,
         }
@@ -81,6 +82,16 @@ class ActionModule(ActionBase):
             return {"done": True, "text": step.text, "setting": {}}
         self._say(task_vars, f"setting {len(records) + 1}: {step.setting.name} ({step.text})")
         return {"done": False, "text": step.text, "setting": step.setting.as_dict(), "at": time.time()}
+
+    def _again(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        from dataclasses import replace
+
+        place = Path(str(args["directory"]))
+        sweep, records = _loaded(place)
+        setting = replace(sweep.base, kind="again", name=f"{sweep.base.name}, again")
+        first = any(r.setting.kind == "base" and r.status == "measured" for r in records)
+        done = not first or any(r.setting.kind == "again" for r in records)
+        return {"done": done, "setting": setting.as_dict(), "at": time.time()}
 
     def _recorded(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         from ansible.module_utils.aerie_reports import journal
