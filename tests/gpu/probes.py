@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "roles" / "sglang_patches" / "files" / "catalogue"
 CYCLES = 200
+ROUNDS = 7
 
 
 def package(place: Path) -> None:
@@ -81,14 +83,16 @@ class Worker:
 def profile(torch, directory: Path) -> dict:
     from sglang.srt import aerie_profile
 
-    bare = Worker(torch, None)
-    bare.cycles(20)
-    without = min(bare.cycles(CYCLES)[1] for _ in range(3))
-    launch_without = min(bare.cycles(20)[0] for _ in range(5))
-    worker = Worker(torch, aerie_profile)
-    worker.cycles(20)
-    with_probe = min(worker.cycles(CYCLES)[1] for _ in range(3))
-    launch_with = min(worker.cycles(20)[0] for _ in range(5))
+    bare, worker = Worker(torch, None), Worker(torch, aerie_profile)
+    for one in (bare, worker):
+        one.cycles(20)
+    pairs = [
+        (bare.cycles(CYCLES), worker.cycles(CYCLES)) for _ in range(ROUNDS)
+    ]  # in turn: the card gets warmer
+    without, with_probe = (statistics.median(pair[i][1] for pair in pairs) for i in (0, 1))
+    # With few cycles the launches never wait for the GPU's queue.
+    few = [(bare.cycles(20)[0], worker.cycles(20)[0]) for _ in range(ROUNDS)]
+    launch_without, launch_with = (statistics.median(pair[i] for pair in few) for i in (0, 1))
     aerie_profile.prefill()
     lines = events(directory / "cycles.jsonl")
     last = lines[-60:]

@@ -191,7 +191,7 @@ def test_a_directory_that_cannot_be_made_harms_nothing(probes, tmp_path: Path, c
 
 
 def worker(profile: Any, *, inside: bool = False) -> Any:
-    """A cycle as the workers run it, by a clock of its own. inside: extend is a part of verify (0.5.3.post2, .post3)."""
+    """A cycle as the workers run it, by a clock of its own. inside: extend is a part of verify, as in 0.5.3.post2."""
     now = [0.0]
     profile.time = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
     given = SimpleNamespace(seq_lens=Tensor(2))
