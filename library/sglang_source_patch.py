@@ -146,13 +146,13 @@ from ansible.module_utils.aerie.patch_entry import parse_entries
 from ansible.module_utils.basic import AnsibleModule
 
 
-def patched(params: dict[str, Any], *, check: bool) -> dict[str, Any]:
+def patched(params: dict[str, Any], *, check: bool, diff: bool) -> dict[str, Any]:
     began = time.monotonic()
     site = Path(params["site_packages"])
     release = params["release"] or patch_site.release_of(site)
     entries = parse_entries(params["entries"] or []) if params["state"] == "applied" else []
     result = patch_tree.apply(
-        site, release, entries, check=check, guard=lambda: patch_site.check_unused(site)
+        site, release, entries, check=check, diff=diff, guard=lambda: patch_site.check_unused(site)
     ).as_dict()
     others = patch_tree.changed_by_others(site) if params["verify"] == "tree" and not check else []
     tree = result["tree"] + (f" + {len(others)} files changed by others" if others else "")
@@ -181,7 +181,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        result = patched(module.params, check=module.check_mode)
+        result = patched(module.params, check=module.check_mode, diff=module._diff)
     except AerieError as error:
         module.fail_json(**error.as_result())
     if not module._diff:

@@ -60,6 +60,7 @@ def describe(store: InstanceStore, *, verify: bool = False) -> dict[str, Any]:
     seen = reality.look(store, host, port)
     accepted = next((one for one in record.history if one.get("digest") == digest), {})
     gates = accepted.get("gates") or {}
+    patched = read_json(store.deployment(digest) / "patches.json") or {}
     found = sockets.compare(store, seen.members)
     reduces = allreduce.of_unit(spec, seen.unit.invocation if seen.unit.running else "")
     return {
@@ -82,6 +83,7 @@ def describe(store: InstanceStore, *, verify: bool = False) -> dict[str, Any]:
         "accept_length_since_start": _live(spec, store, seen, host, port),
         "listening": sockets.labelled(found),
         "all_reduce": reduces.as_result() if reduces else None,
+        "tree": patched.get("tree", "pristine") if spec else "",
         "drift": [
             *find_drift(store, spec, seen, record, accepted, full=verify),
             *(_verified(record, seen, host, port) if verify else []),
@@ -210,6 +212,8 @@ def table(instances: Sequence[Mapping[str, Any]]) -> str:
         reduces = one.get("all_reduce") or {}
         if reduces.get("kind") not in (None, allreduce.NONE):
             lines.append(f"{one['instance']}: all-reduce: {reduces['said']}")
+        if one.get("tree") not in (None, "", "pristine"):
+            lines.append(f"{one['instance']}: source: {one['tree']}")
         if one["listening"]:
             lines.append(f"{one['instance']}: listens on {', '.join(one['listening'])}")
     return "\n".join(lines)

@@ -42,15 +42,15 @@ class Pristine:
     def __init__(self, site: Path, store: PatchStore, paths: Iterable[str]) -> None:
         self.site = site
         self.store = store
-        self._hashes = recorded_hashes(site)
-        self._blobs: dict[str, bytes | None] | None = None
-        if not self._hashes:
-            self._blobs = git_blobs(site, list(paths))
-        self.proof = RECORD if self._hashes else GIT if self._blobs is not None else FIRST_SEEN
+        names = list(paths)
+        self._hashes = recorded_hashes(site, names)
+        self._blobs = git_blobs(site, names) if self._hashes is None else None
+        proven = GIT if self._blobs is not None else FIRST_SEEN
+        self.proof = RECORD if self._hashes is not None else proven
 
     def of(self, path: str, current: bytes | None) -> bytes | None:
         """The pristine bytes, None when the release has no such file. Raises foreign-change, pristine-copy-lost."""
-        if self._hashes:
+        if self._hashes is not None:
             return self._proven(path, current, self._hashes.get(path, ""))
         if self._blobs is not None:
             blob = self._blobs.get(path)
@@ -119,15 +119,22 @@ class Pristine:
         )
 
 
-def recorded_hashes(site: Path) -> dict[str, str]:
-    """``{path: hex sha256}`` of the package's files by the wheel's RECORD; empty when it proves none."""
+def recorded_hashes(site: Path, paths: Iterable[str]) -> dict[str, str] | None:
+    """``{path: hex sha256}`` of those of the files that the wheel's RECORD has; None when it proves none of sglang.
+
+    Thousands of lines for a few paths, none of which needs quotes, so they are not read as CSV.
+    """
     dist_info = dist_info_of(site)
     record = dist_info / "RECORD" if dist_info else None
     if record is None or not record.is_file():
-        return {}
+        return None
+    lines = [line for line in record.read_text(encoding="utf-8").splitlines() if line.startswith("sglang/")]
+    if not any(",sha256=" in line for line in lines):
+        return None
+    wanted = set(paths)
     found = {}
-    for file in parse_record(record.read_text(encoding="utf-8")):
-        if file.sha256 and file.path.startswith("sglang/"):
+    for file in parse_record("\n".join(line for line in lines if line.partition(",")[0] in wanted)):
+        if file.sha256:
             padded = file.sha256 + "=" * (-len(file.sha256) % 4)
             found[file.path] = base64.urlsafe_b64decode(padded).hex()
     return found

@@ -67,20 +67,29 @@ def apply(
     check: bool = False,
     guard: Callable[[], None] = lambda: None,
     durable: bool = True,
+    diff: bool = False,
 ) -> TreeResult:
     """Make the tree equal to pristine plus the entries, in their order.
 
     guard: called once it is known that a file has to change, before the first write (``patch_site.check_unused``); a
-    tree that is built aside needs none. durable: every file is synced before it counts. Raises what guard does, the
-    errors of ``patch_anchor``, ``patch_compose``, ``patch_unified``, ``patch_pristine``, ``patch_replace``, and
-    bad-patch-target.
+    tree that is built aside needs none. durable: every file is synced before it counts. diff: also say what changes in
+    each file, as a unified diff. Raises what guard does, the errors of ``patch_anchor``, ``patch_compose``,
+    ``patch_unified``, ``patch_pristine``, ``patch_replace``, and bad-patch-target.
     """
     with _locked(site, write=not check):
-        return _apply(PatchStore(site, durable=durable), release, entries, check, guard)
+        return _apply(
+            PatchStore(site, durable=durable), release, entries, check=check, guard=guard, diff=diff
+        )
 
 
 def _apply(
-    store: PatchStore, release: str, entries: Sequence[Entry], check: bool, guard: Callable[[], None]
+    store: PatchStore,
+    release: str,
+    entries: Sequence[Entry],
+    *,
+    check: bool,
+    guard: Callable[[], None],
+    diff: bool,
 ) -> TreeResult:
     texts = probe_texts(entries)
     plan = _Plan(store.root.parent, release, entries, store)
@@ -101,7 +110,7 @@ def _apply(
         files=[_report(one) for one in [*files, *plan.untouched()]],
         messages=_messages([*files, *plan.untouched()], release),
         entries=manifest.entries,
-        diff=_diff(files),
+        diff=_diff(files) if diff else "",
     )
 
 

@@ -72,9 +72,9 @@ def test_apply_again_change_and_revert(site: Path) -> None:
 
 def test_check_says_the_same_and_writes_nothing(site: Path) -> None:
     before = snapshot(site)
-    would = patch(site, WITH_PROBE, check=True)
+    would = patch(site, WITH_PROBE, check=True, diff=True)
     assert snapshot(site) == before
-    did = patch(site, WITH_PROBE)
+    did = patch(site, WITH_PROBE, diff=True)
     assert would.as_dict() == did.as_dict()
     assert "+        aerie_probe.seen(aux)" in did.diff.splitlines()
     assert "+def seen(aux):" in did.diff.splitlines()
