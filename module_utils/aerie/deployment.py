@@ -69,16 +69,24 @@ def check_space(path: Path, needed: int) -> None:
 
 
 def build(
-    store: InstanceStore, spec: Spec, secrets: Mapping[str, str], gid: int, patches: Sequence[Entry] = ()
+    store: InstanceStore,
+    spec: Spec,
+    secrets: Mapping[str, str],
+    gid: int,
+    patches: Sequence[Entry] = (),
+    *,
+    replace: bool = False,
 ) -> Path:
-    """Make the deployment's directory aside and rename it into place. A complete one is left as it is.
+    """Make the deployment's directory aside and rename it into place.
+
+    A complete one is left as it is, or with ``replace`` (somebody edited it) exchanged for the new one at the end.
 
     secrets: server arguments that go into the configuration file, readable by root and the service's group only.
     patches: what the copy of the package gets; ``patches.json`` keeps what became of each. Raises the errors of
     ``patch_tree``.
     """
     final = store.deployment(spec.digest)
-    if store.spec(spec.digest) is not None:
+    if store.spec(spec.digest) is not None and not replace:
         return final
     store.create()
     sweep(store)
@@ -108,7 +116,10 @@ def build(
     record = spec.as_dict()
     write_atomic(aside / "unit.service", resolved(record, str(final))["unit"])
     write_json(aside / "spec.json", record)
+    if final.exists():  # a kill between the two leaves none, and the next run builds it
+        final.rename(store.deployments / f"{BUILDING}{spec.digest}.edited")
     aside.rename(final)
+    sweep(store)
     return final
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .difference import differences, layer_id_changes
+from .drift import of_sources
 from .reality import Reality, drift
 from .spec import resolved
 from .state import ACCEPTED, InstanceState
@@ -42,14 +43,19 @@ def make_plan(
     built: bool,
     deployment: str,
     start_timeout: float,
+    edited: Sequence[str] = (),
 ) -> Plan:
     """Compare the desired spec with the record and with what runs.
 
     recorded: the spec of the deployment that the live process was started from (or that is current), None on a host
     that has none. deployment: path of the desired deployment. start_timeout: seconds that a
-    young process may still take to load before it counts as hung.
+    young process may still take to load before it counts as hung. edited: source files of the desired deployment that
+    somebody changed; it is built anew then, and what runs from it is replaced.
     """
-    plan = Plan(digest, build=not built)
+    plan = Plan(digest, build=not built or bool(edited))
+    if edited:
+        plan.restart = True
+        plan.reasons += of_sources(edited)
     running = seen.unit.running
     if not running:
         plan.restart = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from . import deployment, host_default, nft, preflight, reality, state, step_takeover
+from . import deployment, host_default, nft, preflight, reality, state, step_takeover, witness
 from .health import url_host
 from .plan import Plan, make_plan, summary
 from .ports import Ports, check_clashes
@@ -117,7 +117,8 @@ def _plan(step: Step, seen: reality.Reality) -> Plan:
         why = "first deployment of this release; its digest is known after install"
         return Plan("", build=True, restart=True, gates=True, reasons=[why])
     built = step.store.spec(step.digest) is not None
-    if not built:
+    edited = witness.changed_sources(step.directory) if built else []
+    if not built or edited:
         needed = deployment.tree_bytes(Path(step.spec.release.package_dir))
         deployment.check_space(step.store.root, needed)
     return make_plan(
@@ -127,6 +128,7 @@ def _plan(step: Step, seen: reality.Reality) -> Plan:
         step.record,
         seen,
         built=built,
+        edited=edited,
         deployment=str(step.directory),
         start_timeout=step.settings["start_timeout"],
     )

@@ -13,7 +13,8 @@ from .step import Step
 
 def built(step: Step) -> None:
     """Make the deployment's directory."""
-    if step.spec is not None and step.store.spec(step.digest) is not None:
+    there = step.spec is not None and step.store.spec(step.digest) is not None
+    if there and not witness.changed_sources(step.directory):
         return
     if (
         step.act(f"build deployment {step.digest or '(digest known after install)'}")
@@ -21,7 +22,7 @@ def built(step: Step) -> None:
     ):
         gid = grp.getgrnam(step.settings["group"]).gr_gid
         patches = mode.patches_for(step.settings.get("patches") or [], step.spec.release.release)
-        deployment.build(step.store, step.spec, secret_values(step.settings), gid, patches)
+        deployment.build(step.store, step.spec, secret_values(step.settings), gid, patches, replace=there)
 
 
 def stopped(step: Step) -> None:

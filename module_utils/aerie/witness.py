@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from . import draft_copy, gpu_driver, wheel_record
+from . import draft_copy, wheel_record
 from .errors import AerieError
 from .files import read_json, sha256_of, write_json
 from .patch_store import PatchStore
@@ -25,10 +25,12 @@ _OWN = ("config.yaml", "logging.json", f"{draft_copy.DIRECTORY}/config.json")
 
 def take(store: InstanceStore, digest: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Driver version, and ``[size, mtime_ns]`` of each file of the models and of the deployment's own."""
+    from .gpu_driver import kernel_driver_version  # the plan looks at source files only
+
     models = {role: _files(Path(model["path"])) for role, model in (spec.get("models") or {}).items()}
     directory = store.deployment(digest)
     own = {name: mark for name in _OWN if (mark := _mark(directory / name))}
-    return {"at": now(), "driver": gpu_driver.kernel_driver_version() or "", "models": models, "own": own}
+    return {"at": now(), "driver": kernel_driver_version() or "", "models": models, "own": own}
 
 
 def keep(store: InstanceStore, digest: str, spec: Mapping[str, Any]) -> None:

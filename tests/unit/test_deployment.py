@@ -79,6 +79,18 @@ def test_building_twice_leaves_the_first(store: InstanceStore, release: Release)
     assert build(store, spec(release)).stat().st_ino == first
 
 
+def test_an_edited_deployment_is_exchanged_for_a_new_one(store: InstanceStore, release: Release) -> None:
+    final = build(store, spec(release))
+    source = final / "site" / "sglang" / "__init__.py"
+    before = source.read_text()
+    source.write_text("print('here')\n")
+    build(store, spec(release))
+    assert source.read_text() != before
+    deployment.build(store, spec(release), {}, os.getgid(), replace=True)
+    assert source.read_text() == before
+    assert [one.name for one in store.deployments.iterdir()] == [final.name]
+
+
 def test_keys_lie_in_one_file_that_others_cannot_read(store: InstanceStore, release: Release) -> None:
     made = build(store, spec(release, api_key="hunter2"), {"api_key": "hunter2"})
     config = made / "config.yaml"

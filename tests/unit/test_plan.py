@@ -152,6 +152,15 @@ def test_the_plan_is_said_as_a_person_would_say_it() -> None:
     ]
 
 
+def test_a_deployment_that_somebody_edited_is_built_anew() -> None:
+    result = make_plan(
+        WANTED.digest, RECORD, RECORD, DONE, RUNNING, built=True, deployment=DIRECTORY + WANTED.digest,
+        start_timeout=600, edited=["changed: sglang/srt/model.py"],
+    )  # fmt: skip
+    assert (result.build, result.restart, result.gates) == (True, True, True)
+    assert result.reasons == ["source files of the deployment: changed: sglang/srt/model.py"]
+
+
 def test_a_long_plan_has_a_line_each() -> None:
     result = Plan("aa", restart=True, reasons=["x" * 90, "y" * 90])
     assert summary(result, RUNNING) == ["x" * 90, "y" * 90, "restart needed", "steps: drain and stop, start"]
