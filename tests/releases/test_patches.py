@@ -71,6 +71,10 @@ def check(site: Path, wanted, found: dict[str, str]) -> None:
                 assert text.count(entry.code.strip().splitlines()[-1].strip()) == 1, entry.name
 
 
+def test_the_page_has_every_entry_and_every_release(table) -> None:
+    assert patch_table.page(table, SPREAD) == patch_table.PAGE.read_text(encoding="utf-8")
+
+
 @pytest.mark.every_release
 def test_no_release_is_missing() -> None:
     known = list(fetch.known())
