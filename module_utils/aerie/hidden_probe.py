@@ -14,7 +14,6 @@ import secrets
 import stat
 import time
 from collections.abc import Callable
-from typing import Any
 
 from .errors import AerieError, ErrorKind
 from .hidden_events import Lines, Served, served
@@ -126,11 +125,12 @@ class Probes:
                 return found
             sleep(_EVERY_S)
 
-    def remove(self, names: list[str]) -> None:
-        """Remove tensors that were read; they are large."""
-        for name in names:
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=self._handle)
+    def remove_tensors(self) -> None:
+        """Remove the tensors that the probes wrote; they are large, and nobody else writes there."""
+        for name in os.listdir(self._handle):  # noqa: PTH208 - a handle is no path
+            if name.endswith((".safetensors", ".safetensors.part")):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=self._handle)
 
     def _unusable(self, why: str) -> AerieError:
         return PROBES_UNUSABLE.error(
@@ -157,9 +157,3 @@ def silent(directory: str, lines: Lines, rows: int) -> AerieError:
         if heard
         else "check that the server runs in debug mode (playbooks/status.yml) with EAGLE3_DEBUG=1, and its journal",
     )
-
-
-def tensors_of(found: Served) -> list[str]:
-    """Names of all tensors that the lines of a forward point at."""
-    single: list[Any] = [found.draft, found.joined, found.embedding, found.final_norm, found.draft_fc]
-    return [one.tensor for one in [*single, *found.aux, *found.layers] if one is not None and one.tensor]

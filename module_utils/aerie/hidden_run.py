@@ -13,7 +13,7 @@ from . import hidden_child
 from .accept_client import Client
 from .errors import AerieError, ErrorKind
 from .hidden_events import Lines, Served
-from .hidden_probe import Probes, silent, tensors_of
+from .hidden_probe import Probes, silent
 from .hidden_reference import Reference, read_json_reference, small_figures, unusable
 from .hidden_verdict import Candidate, Verdict, decide, tolerance_for, width_verdict
 from .release_child import ChildFailed, ChildJob, Finished, run_child
@@ -81,7 +81,7 @@ def compare(
         try:
             return _judge(reference, path, found, settings, run)
         finally:
-            probes.remove(tensors_of(found))
+            probes.remove_tensors()
 
 
 def record(
@@ -104,7 +104,7 @@ def record(
             }
             answer, file = _child(settings.child, job, "(new)", run, "reference.safetensors")
         finally:
-            probes.remove(tensors_of(found))
+            probes.remove_tensors()
     if file is None:
         raise _failed(["the file that was to be written is not there"])
     return file, {"shape": answer["shape"], "training_layers": layers, "tokens": len(ids)}
@@ -139,6 +139,7 @@ def _replay(
             client.get("/flush_cache", settings.timeout)
             continue
         found = probes.wait(lines, offset, len(ids), _complete, settings.timeout)
+        probes.arm(forwards=0, tensors=False, layers=False)  # else the next requests are recorded too
         if found.states is None:
             raise silent(settings.probes, lines, len(ids))
         return found

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.hidden_events import Lines, parse, served
-from ansible.module_utils.aerie.hidden_probe import ARM, EVENTS, Probes, silent, tensors_of
+from ansible.module_utils.aerie.hidden_probe import ARM, EVENTS, Probes, silent
 
 
 def line(kind: str, rows: int = 12, arm: str = "a", **more: Any) -> bytes:
@@ -68,7 +68,6 @@ def test_the_prompts_forward_is_found_among_others() -> None:
     assert found.joined is not None
     assert found.joined.capture == "full"
     assert lines.other == 1
-    assert "d.safetensors" in tensors_of(found)
     assert served(lines.events, 13).states is None
 
 
@@ -197,11 +196,13 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
     assert "chunked" in silent("/d", lines, 12).message()
 
 
-def test_tensors_are_removed_by_plain_name(tmp_path: Path) -> None:
+def test_tensors_are_removed_and_links_not_followed(tmp_path: Path) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-outside.safetensors"
     outside.write_text("x")
     (tmp_path / "a.safetensors").symlink_to(outside)
+    (tmp_path / "b.safetensors.part").write_text("x")
+    (tmp_path / EVENTS).write_text("x")
     with probes(tmp_path) as one:
-        one.remove(["a.safetensors", "gone.safetensors"])
+        one.remove_tensors()
     assert outside.exists()
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [EVENTS]

@@ -38,9 +38,11 @@ class Probed:
         self.cached = [0]
         self.width = WIDTH * len(captured)
         self.silent = False
+        self.armed: list[dict[str, Any]] = []
 
     def __call__(self, body: dict[str, Any]) -> tuple[int, Any]:
         wish = json.loads((self.directory / ARM).read_text())
+        self.armed.append(wish)
         rows = len(body["input_ids"])
         cached = self.cached.pop(0) if self.cached else 0
         if not self.silent:
@@ -123,7 +125,7 @@ def test_documentation_equals_the_argument_spec(name: str) -> None:
 
 
 def test_a_match_from_norms_and_first_values(double: Double, probes: Path, tmp_path: Path) -> None:
-    double.generate = Probed(probes, (1, 3, 5))
+    double.generate = server = Probed(probes, (1, 3, 5))
     given = params(double, probes, reference(tmp_path, (1, 3, 5)), api_key="k", page="p", label="one")
     given["result_file"] = str(tmp_path / "result.json")
     result, error = run(given)
@@ -135,7 +137,10 @@ def test_a_match_from_norms_and_first_values(double: Double, probes: Path, tmp_p
     body = double.bodies[0]
     assert body["input_ids"] == list(range(ROWS))
     assert body["sampling_params"] == {"temperature": 0.0, "max_new_tokens": 1}
-    assert body["extra_key"] == json.loads((probes / ARM).read_text())["id"]
+    assert body["extra_key"] == server.armed[0]["id"]
+    last = json.loads((probes / ARM).read_text())
+    assert (last["forwards"], last["tensors"]) == (0, False), "the next requests would be recorded too"
+    assert last["id"] != body["extra_key"]
 
 
 def test_a_mismatch_is_an_error_with_the_sentence_and_what_to_change(
