@@ -144,7 +144,7 @@ def load_record(commit: str) -> dict[str, Any]:
         return dict(json.loads((RUN / "record.json").read_text()))
     except (OSError, ValueError):
         today = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        return {"date": today, "commit": commit, "machine": machine(), "steps": []}
+        return {"date": today, "commit": commit, "release": RELEASE, "machine": machine(), "steps": []}
 
 
 def markdown(record: dict[str, Any], names: list[str]) -> str:

@@ -393,6 +393,44 @@ def test_system_calls_are_counted() -> None:
     assert hardening.exposure("→ Overall exposure level for sglang-default.service: 1.9 OK 🙂") == 1.9
 
 
+# ---- what is kept ----
+
+
+def test_a_record_is_kept_with_a_line_for_each_figure(tmp_path: Path) -> None:
+    import tarfile
+
+    import keep
+
+    out, run = tmp_path / "out", tmp_path / "run"
+    (run / "reports/default").mkdir(parents=True)
+    out.mkdir()
+    (run / "reports/default/hidden-states-gpu.html").write_text("<html>")
+    (run / "production.log").write_text("\n".join(str(n) for n in range(500)))
+    (run / "production.ansible.log").write_text("x")
+    machine = {"torch": "2.11.0", "gpu": "NVIDIA H200", "kernel": "6.18", "host": "Ubuntu\nsystemd"}
+    table = [{"case": "off-by-one", "stopped_by": ["hidden-states"], "accept_length": [3.5, 3.2, 3.9]}]
+    back = {"seconds": 40, "gpu": [], "said": ["a|b"]}
+    record = {
+        "date": "2026-11-29T17:00:00+00:00", "commit": "abc", "release": "0.5.17", "machine": machine,
+        "steps": [{"name": "wiring", "ok": True, "seconds": 90.1, "facts": {"table": table}},
+                  {"name": "round-1", "ok": True, "seconds": 80, "facts": {"back": back}}],
+        "not_run": {"tune": "12 s left, 330 s needed"},
+    }  # fmt: skip
+    (out / "record.json").write_text(json.dumps(record))
+    (out / "record.md").write_text("# x")
+    with tarfile.open(out / "logs.tar.gz", "w:gz") as archive:
+        archive.add(run, "logs")
+    place = keep.keep(out, "one-h200", tmp_path / "results")
+    assert place.name == "2026-11-29-one-h200"
+    text = (place / "README.md").read_text()
+    assert "| draft off-by-one | stopped by hidden-states; accept length [3.5, 3.2, 3.9];" in text
+    assert "| round-1, back: the road said | a/b | round-1 |" in text
+    assert "Not run: tune: 12 s left, 330 s needed." in text
+    assert (place / "logs/production.log").read_text().splitlines()[0] == "380"
+    assert (place / "reports/default/hidden-states-gpu.html").exists()
+    assert not (place / "logs/production.ansible.log").exists()
+
+
 # ---- the reference ----
 
 

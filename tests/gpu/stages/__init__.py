@@ -28,12 +28,22 @@ def _named(*names: str) -> tuple[Step, ...]:
 # In the order of what is worth most, since the machine's time ends where it ends.
 PLANS: dict[str, tuple[Step, ...]] = {
     # Once the host is up and before SGLang is there.
-    "empty": _named("gpu-idle", "foreign"),
+    "empty": _named("gpu-idle", "foreign", "probes"),
     "one": _named(
         *("production", "gpu-held", "again", "status", "hardening", "round-1"),
         *("wiring", "kills", "would-block", "wiring-stop"),
         *("speed-up", "speed", "speed-stop"),
-        *("oom", "crash", "round-2", "round-3", "time-to-ready", "profile", "tune", "foreign-road"),
+        *(
+            "oom",
+            "crash",
+            "round-2",
+            "round-3",
+            "time-to-ready",
+            "foreign-road",
+            "benchmark",
+            "profile",
+            "tune",
+        ),
     ),
     "two": tuple(two.STEPS),
     "first-day": _named(

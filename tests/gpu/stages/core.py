@@ -134,8 +134,9 @@ def run(command: list[str], log: Path, seconds: float) -> Done:
 
 
 def inventories(*more: str) -> list[str]:
-    """-i for the host's inventory, for those after it, and for a rehearsal's, which win over it."""
-    return [word for one in (INVENTORY, *ALSO, *more) for word in ("-i", one)]
+    """-i for the host's inventory and for those after it. A rehearsal's comes last: its group's variables win, but
+    not over what side instances have as hosts."""
+    return [word for one in (INVENTORY, *more, *ALSO) for word in ("-i", one)]
 
 
 def playbook(name: str, *options: str, **variables: Any) -> list[str]:

@@ -39,6 +39,11 @@ def inside(timeout: int) -> list[str]:
     return module("gpu_memory_zero", {"timeout": timeout})
 
 
+# The probe modules without SGLang: what they do to CUDA graphs, and what they cost.
+PROBES = command_step(
+    "probes", 30, "the probes alone, with CUDA graphs", [sys.executable, "tests/gpu/probes.py"], passed
+)
+
 STEPS = (
     command_step("gpu-idle", 10, "GPU memory before anything, read outside the host", outside(0), zero),
     command_step(
@@ -92,4 +97,4 @@ MORE = (
 
 
 def all_steps() -> tuple[Step, ...]:
-    return (*STEPS, *MORE)
+    return (PROBES, *STEPS, *MORE)

@@ -284,7 +284,7 @@ def nccl(context: Context) -> Outcome:
     if why := side.seed(one.name for one in listed):
         return Outcome(why)
     path = side.write("presets", listed)
-    done = context.run(beside("profile.yml", path, [one.host for one in listed]), "road")
+    done = context.run(beside("playbooks/profile.yml", path, [one.host for one in listed]), "road")
     ports = {one.name: one.port for one in listed if recaps(done.output).get(one.host, {}).get("failed") == 0}
     off = [why for name in ports if (why := multicast_off(f"sglang-{name}.service"))]
     prompts = json.loads((HERE / "prompts.json").read_text())

@@ -7,6 +7,7 @@ as long as nobody says which layers it was trained on, so each is judged without
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from record import RELEASE, RUN, ssh
 from . import side
 from .core import Context, Done, Outcome, Step, codes, hidden_states, module, recaps, verdict
 
+ONLY = tuple(filter(None, os.environ.get("AERIE_GPU_CASES", "").split(",")))
 EAGLE3 = {"algorithm": "EAGLE3", "num_steps": 5, "eagle_topk": 1, "num_draft_tokens": 6}
 FLOOR = 2.8
 
@@ -30,7 +32,7 @@ class Case:
     algorithm: str = "EAGLE3"
 
 
-CASES = (
+ALL_CASES = (
     Case("right", "draft-right", ()),
     Case("none", "draft-none", ()),
     Case("off-by-one", "draft-off-by-one", ("hidden-states",)),
@@ -42,6 +44,9 @@ CASES = (
     Case("random", "draft-random", ("accept-length",)),
     Case("eagle", "draft-right", ("draft-check",), algorithm="EAGLE"),
 )
+
+# A rehearsal on two cores takes a few of them.
+CASES = tuple(case for case in ALL_CASES if not ONLY or case.name in ONLY)
 
 
 def draft_check(case: Case) -> list[str]:
