@@ -62,19 +62,31 @@ def of_unfinished(record: InstanceState) -> list[str]:
 
 def of_witness(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Driver, models and the deployment's own files: as accepted (``witness.take``) against as they are."""
-    if not then:
+    return [*of_driver(then, now), *of_models(then, now), *of_own(then, now)]
+
+
+def of_driver(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The version of the NVIDIA driver in the kernel."""
+    if not then or then.get("driver") == now.get("driver"):
         return []
+    return [
+        f"NVIDIA driver {then.get('driver') or 'none'} -> {now.get('driver') or 'none'} since its gates passed"
+    ]
+
+
+def of_models(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Files of the models but for config.json, whose hash is in the spec."""
     lines = []
-    if then.get("driver") != now.get("driver"):
-        was, is_now = then.get("driver") or "none", now.get("driver") or "none"
-        lines.append(f"NVIDIA driver {was} -> {is_now} since its gates passed")
     for role, files in sorted((then.get("models") or {}).items()):
         current = (now.get("models") or {}).get(role) or {}
-        if not current:
-            lines.append(f"{role} model is gone")
-            continue
-        lines += _of_files(f"{role} model", files, current, skip=("config.json",))
-    return [*lines, *_of_files("deployment", then.get("own") or {}, now.get("own") or {})]
+        gone = [] if current else [f"{role} model is gone"]
+        lines += gone or _of_files(f"{role} model", files, current, skip=("config.json",))
+    return lines
+
+
+def of_own(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Files of the deployment itself that the server reads, beside its source."""
+    return _of_files("deployment", then.get("own") or {}, now.get("own") or {})
 
 
 def _of_files(

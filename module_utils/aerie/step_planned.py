@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import deployment, host_default, nft, preflight, reality, state, step_takeover, witness
+from . import deployment, drift, host_default, nft, preflight, reality, state, step_takeover, witness
 from .health import url_host
 from .plan import Plan, make_plan, summary
 from .ports import Ports, check_clashes
@@ -100,6 +101,18 @@ def _check_ports(step: Step) -> Ports | None:
     return ports
 
 
+def _plan_witness(plan: Plan, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Models and driver against the time when the gates passed: they measured another draft, or with another driver.
+
+    A server that runs has the old weights in its memory, so new ones need a restart; a driver cannot be exchanged under
+    a server that runs.
+    """
+    models, driver = drift.of_models(then, now), drift.of_driver(then, now)
+    plan.reasons += [*models, *driver]
+    plan.restart = plan.restart or bool(models)
+    plan.gates = plan.gates or bool(models or driver)
+
+
 def _plan_traffic(step: Step, plan: Plan, ports: Ports | None) -> None:
     """Whether a server that is otherwise as asked has lost its chain, or still has one that refuses clients."""
     if ports is None or plan.restart or plan.gates or not step.settings["traffic_control"]:
@@ -117,11 +130,13 @@ def _plan(step: Step, seen: reality.Reality) -> Plan:
         why = "first deployment of this release; its digest is known after install"
         return Plan("", build=True, restart=True, gates=True, reasons=[why])
     built = step.store.spec(step.digest) is not None
-    edited = witness.changed_sources(step.directory) if built else []
+    then = witness.load(step.store, step.digest) if built else {}
+    now = witness.take(step.store, step.digest, step.spec.as_dict()) if then else {}
+    edited = [*witness.changed_sources(step.directory), *drift.of_own(then, now)] if built else []
     if not built or edited:
         needed = deployment.tree_bytes(Path(step.spec.release.package_dir))
         deployment.check_space(step.store.root, needed)
-    return make_plan(
+    plan = make_plan(
         step.digest,
         step.spec.as_dict(),
         step.store.spec(seen.running or step.store.current()),
@@ -132,3 +147,5 @@ def _plan(step: Step, seen: reality.Reality) -> Plan:
         deployment=str(step.directory),
         start_timeout=step.settings["start_timeout"],
     )
+    _plan_witness(plan, then, now)
+    return plan
