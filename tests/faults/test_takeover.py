@@ -28,7 +28,7 @@ def runs(host: Host, pid: int) -> bool:
 
 @pytest.mark.kind("takeover")
 def test_a_server_started_by_hand_is_taken_over_only_when_told(host: Host, road: Road) -> None:
-    """A server that root started with nohup on our port is named, and goes only with the words that the refusal prints."""
+    """A server that root started with nohup on our port is named, and goes only when a person says so."""
     mode = str(host.seen()["mode"])
     host.sh(f"systemctl stop {UNIT}")
     pid, bystander = start_by_hand(host, 30000), start_by_hand(host, 30500)
