@@ -147,7 +147,7 @@ EXAMPLES = r"""
 - name: Compare with what training dumped
   sglang_hidden_states:
     url: http://127.0.0.1:30000
-    probes: /var/lib/sglang/default/debug
+    probes: /var/cache/sglang/default/probes
     reference: /data/reference.safetensors
     training_layers: [2, 30, 58]
     python: /opt/sglang/releases/0.5.23/bin/python
@@ -158,7 +158,7 @@ EXAMPLES = r"""
   sglang_hidden_states:
     state: recorded
     url: http://127.0.0.1:30000
-    probes: /var/lib/sglang/default/debug
+    probes: /var/cache/sglang/default/probes
     reference: /data/reference.safetensors
     model_path: /models/Kimi-K2.5
     trust_remote_code: true

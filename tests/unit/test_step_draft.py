@@ -76,3 +76,19 @@ def test_fixes_and_the_mode_are_judged_as_the_server_will_have_them(settings: di
     report = judge({**settings, "mode": "debug", "debug_cuda_graphs": True})
     assert report is not None
     assert report.case.settings.cuda_graphs
+
+
+def test_fixes_that_will_be_applied_and_the_modes_graphs_count(settings: dict[str, Any]) -> None:
+    """0.5.9 captures the default layers inside CUDA graphs; debug mode has none, and the fix is one of the patches."""
+    settings = {**settings, "release": {"release": "0.5.9"}, "mode": "production"}
+    fix = {"name": "graph_capture_layers", "set": "fixes"}
+
+    def codes(**changes: Any) -> set[str]:
+        report = judge({**settings, "accept_draft_problems": ["graph-captures-other-layers"], **changes})
+        assert report is not None
+        return {one.code for one in [*report.problems, *report.warnings]}
+
+    assert "graph-captures-other-layers" in codes()
+    assert "graph-captures-other-layers" in codes(mode="debug", debug_cuda_graphs=True)
+    assert "graph-captures-other-layers" not in codes(mode="debug")
+    assert "graph-captures-other-layers" not in codes(patches=[fix])
