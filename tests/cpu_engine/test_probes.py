@@ -17,7 +17,10 @@ from serve import Server
 from test_engine import free_port
 from test_pair import pair  # noqa: F401 - the fixture
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "releases"), str(HERE.parents[1] / "module_utils")]
+
+import fetch
 
 from aerie import patch_catalogue, patch_site, patch_tree
 from aerie.patch_entry import parse_entries
@@ -101,3 +104,22 @@ def test_every_state_is_the_pairs(engine_python, pair: Path, tmp_path: Path, mon
         assert one["cycle_ms"] is None or phases <= one["cycle_ms"]
         assert one["batch"] <= one["accepted"] <= 4 * one["batch"]
         assert (one["clock"], one["worker"]) == ("monotonic", "v2")
+
+
+def test_layers_of_older_releases_and_packed_states(engine_python, tmp_path: Path) -> None:
+    packer = fetch.tree("0.5.17") / "sglang" / "srt" / "layers" / "aux_hidden_states.py"
+    command = [engine_python, HERE / "probe_shapes.py", tmp_path / "new", patch_catalogue.DEFAULT, packer]
+    found = [json.loads(line) for line in subprocess.check_output(command, text=True).splitlines()]
+    sums = {0: 2.0, 1: 12.0, 2: 112.0, 3: 1112.0}
+    assert found[0][0] == "layers_to_capture"
+    assert found[1:] == [
+        [*event, None]
+        for number in (0, 1)
+        for event in (
+            ["embedding", number, None, 1.0, False],
+            *(["layer_output", number, layer, total, layer == 2] for layer, total in sums.items()),
+            ["final_norm", number, None, 556.0, False],
+            ["aux_capture", number, 1, 2.0, False],
+            ["aux_capture", number, 3, 112.0, False],
+        )
+    ]
