@@ -228,7 +228,7 @@ def supervise(pieces: Path) -> int:
     def prepare(root: Path) -> None:
         host = pieces / "host"
         timed("root made", lambda: system.prepare(root, host / "debs", host / "ensurepip.zip", STATE))
-        system.caches(root, host / "caches.tar.xz")
+        system.caches(root, host / "caches.tar.gz")
 
     try:
         return namespace.supervise(STATE, HOSTNAME, prepare)

@@ -11,7 +11,7 @@ host/    debs/           systemd, sshd and their libraries, from Debian 12
          tools/          the wheel of roles/sglang_install/files/tools-lock.txt
          ensurepip.zip   Python's ensurepip, for an image whose /usr/bin/python3 lacks it
          models.tar.xz   target and right draft; the wrong ones are made from it there (drafts.py)
-         caches.tar.xz   compile caches that an earlier run brought back, where --caches names them
+         caches.tar.gz   compile caches that an earlier run brought back, where --caches names them
 
 Each piece has a manifest.json with the sha256 of its files, which host.py compares before it unpacks them.
 
@@ -70,7 +70,7 @@ PLATFORMS = ("2_34", "2_31", "2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_
 # What the device takes in one call, working tree included.
 LIMIT_MIB = 64
 MANIFEST = "manifest.json"
-CACHES = "caches.tar.xz"
+CACHES = "caches.tar.gz"
 
 
 def say(text: str) -> None:
@@ -274,7 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / ".cache/gpu")
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared/prototypes/gpu-host/model")
-    parser.add_argument("--caches", type=Path, help="caches.tar.xz that an earlier run brought back")
+    parser.add_argument("--caches", type=Path, help="caches.tar.gz that an earlier run brought back")
     parser.add_argument("--only", choices=("wheels", "host"), help="make this piece alone")
     parser.add_argument("--again", action="store_true", help="make pieces anew that are there")
     options = parser.parse_args()

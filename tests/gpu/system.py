@@ -114,7 +114,7 @@ def caches(root: Path, archive: Path) -> None:
     if archive.exists():
         place = root / CACHES.lstrip("/")
         place.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive, "r:xz") as pieces:
+        with tarfile.open(archive, "r:gz") as pieces:
             pieces.extractall(place, filter="data")
         print(f"host: compile caches of an earlier machine put into {CACHES}", flush=True)
 

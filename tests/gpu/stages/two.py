@@ -362,6 +362,7 @@ def scheduler_killed(context: Context) -> Outcome:
 def cards(context: Context) -> Outcome:
     """Two instances, one a card, deployed at the same time; then one is deployed anew while the other serves."""
     listed = one_each()
+    context.run(playbook("playbooks/stop.yml"), "first")
     if why := side.seed(one.name for one in listed):
         return Outcome(why)
     path = side.write("cards", listed)
