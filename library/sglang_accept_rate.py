@@ -30,6 +30,19 @@ version_added: "0.1.0"
 author:
   - Aerie contributors
 options:
+  state:
+    description:
+      - V(measured) measures, and gates with O(min_accept_length).
+      - V(prepared) only puts the prompts through the tokenizer and keeps the ids in O(prepared_dir), for a measurement
+        that is to come; no server is asked.
+    type: str
+    choices: [measured, prepared]
+    default: measured
+  prepared_dir:
+    description:
+      - A directory on the host that keeps token ids of prompts, by everything that decides them. When left out, the
+        tokenizer is started each time.
+    type: path
   url:
     description: Where the server listens, as V(http://HOST:PORT). No proxy is used.
     type: str
@@ -400,6 +413,7 @@ from typing import Any
 
 from ansible.module_utils.aerie.accept_client import HttpClient
 from ansible.module_utils.aerie.accept_options import MeasureOptions
+from ansible.module_utils.aerie.accept_prepared import token_ids
 from ansible.module_utils.aerie.accept_progress import ProgressFile
 from ansible.module_utils.aerie.accept_prompts import (
     PromptSet,
@@ -409,12 +423,14 @@ from ansible.module_utils.aerie.accept_prompts import (
 )
 from ansible.module_utils.aerie.accept_run import Refused, inspect_server, measure
 from ansible.module_utils.aerie.accept_server import check_environment
-from ansible.module_utils.aerie.accept_tokenize import TokenizerJob, tokenize
+from ansible.module_utils.aerie.accept_tokenize import TokenizerJob
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.keys import server_key
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "state": {"type": "str", "choices": ["measured", "prepared"], "default": "measured"},
+    "prepared_dir": {"type": "path"},
     "url": {"type": "str", "required": True},
     "api_key": {"type": "str", "no_log": True},
     "api_key_file": {"type": "path", "no_log": False},
@@ -479,9 +495,6 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         }
     text = read_prompts_file(Path(params["prompts"])) if params["prompts"] else None
     prompts = choose_prompts(options.num_prompts, text, params["prompts"] or "shipped")
-    if params["server_pid"] is not None and options.speculative:
-        check_environment(params["server_pid"])
-    settings = inspect_server(client, options)  # before the tokenizer, whose import takes seconds
     job = TokenizerJob(
         python=params["python"],
         model_path=params["model_path"],
@@ -491,11 +504,18 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         chat_template=params["chat_template"],
         timeout=params["tokenizer_timeout"],
     )
+    kept_in = Path(params["prepared_dir"]) if params["prepared_dir"] else None
+    if params["state"] == "prepared":
+        count = len(token_ids(job, prompts, kept_in))
+        return {"passed": None, "reasons": [f"{count} prompts are token ids now; nothing was measured"]}
+    if params["server_pid"] is not None and options.speculative:
+        check_environment(params["server_pid"])
+    settings = inspect_server(client, options)  # before the tokenizer, whose import takes seconds
     progress = ProgressFile(
         Path(params["progress_file"]) if params["progress_file"] else None, len(prompts.prompts)
     )
     progress.begin(f"putting {len(prompts.prompts)} prompts through the model's tokenizer")
-    ids = tokenize(job, prompts)
+    ids = token_ids(job, prompts, kept_in)
     try:
         figures: dict[str, Any] = measure(client, ids, options, settings, progress)
     except Refused as refused:
