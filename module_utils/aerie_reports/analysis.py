@@ -10,7 +10,7 @@ from .estimates import Drift, Estimate, drift, median, paired_ratio
 from .search import Measured, Outlook, can_predict, outlook
 from .settings import chain_of
 from .sweep import MEASURED, Record, Sweep, best_record, record_of
-from .words import benchmark_verdict, inventory_lines, tune_verdict, variables_of
+from .words import benchmark_verdict, inventory_lines, profile_verdict, tune_verdict, variables_of
 
 
 def analyse(sweep: Sweep, records: Sequence[Record]) -> dict[str, Any]:
@@ -40,8 +40,9 @@ def analyse(sweep: Sweep, records: Sequence[Record]) -> dict[str, Any]:
         entry["over_recommended"] = None if gain is None or record is chosen else gain.as_dict()
     results["variables"] = {} if chosen is None else variables_of(sweep.base, chosen.setting)
     results["inventory"] = "" if chosen is None else inventory_lines(sweep.base, chosen.setting)
-    verdict = benchmark_verdict if sweep.kind == "benchmark" else tune_verdict
-    results["verdict"] = verdict(results)
+    results["profile"] = next((r.result["profile"] for r in reversed(records) if r.result.get("profile")), [])
+    verdicts = {"benchmark": benchmark_verdict, "tune": tune_verdict, "profile": profile_verdict}
+    results["verdict"] = verdicts[sweep.kind](results)
     return results
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,3 +84,9 @@ def lines(place: Path) -> list[dict[str, Any]]:
         if isinstance(record, dict) and "setting" in record:
             found.append(record)
     return found
+
+
+def code_in(message: str) -> str:
+    """The error's code in a message for people, where it stands in brackets; empty without one."""
+    found = re.search(r"\[([a-z0-9]+(?:-[a-z0-9]+)+)\]", message)
+    return found.group(1) if found else ""

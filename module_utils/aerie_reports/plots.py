@@ -234,7 +234,7 @@ def speedup_by_batch(results: Mapping[str, Any], name: str) -> str | None:
         axes.errorbar(
             [place], [one["value"]], yerr=_bars([one]), fmt="o", color=colour, ms=10, capsize=6, lw=2.2
         )
-        axes.annotate(f"x {one['value']:.2f}", (place, one["value"]), xytext=(14, 0), textcoords="offset points",
+        axes.annotate(f"× {one['value']:.2f}", (place, one["value"]), xytext=(14, 0), textcoords="offset points",
                       va="center", fontsize=14, color=colour)  # fmt: skip
     axes.set_xticks(places, [f"batch {b}" for b in sizes], color=INK)
     axes.set_xlim(-0.5, len(sizes) - 0.35)

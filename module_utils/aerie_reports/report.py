@@ -15,9 +15,14 @@ from . import plots
 from .analysis import analyse
 from .estimates import Estimate
 from .sweep import Record, Sweep
-from .words import as_yaml, judged
+from .words import as_yaml, judged, largest_part
 
 PAGE, FIGURES, BEST, LIVE = "report.html", "results.json", "best.yml", "results-so-far.json"
+TITLES = {
+    "benchmark": "Is speculation worth it here?",
+    "tune": "The best setting, and why",
+    "profile": "Where a decode cycle's time goes",
+}
 TONES = {"gains": "#0f8a63", "loses": "#cf3d3d", "same": "#b96a0c"}
 
 
@@ -45,13 +50,12 @@ def page(results: Mapping[str, Any], about: Mapping[str, Any], records: Sequence
     )
     # A factor stays in one piece, and is written with the sign that people read.
     environment.filters["times"] = lambda text: re.sub(r"\bx (?=\d)", "×\u00a0", str(text))
-    benchmark = results["kind"] == "benchmark"
     server = about["server"]
     return environment.get_template("report.html.j2").render(
         results=results,
         about=about,
-        kicker="Aerie benchmark" if benchmark else "Aerie tuning report",
-        title="Is speculation worth it here?" if benchmark else "The best setting, and why",
+        kicker=f"Aerie {results['kind']}",
+        title=TITLES[results["kind"]],
         target=PurePosixPath(server["target"]).name or "target",
         draft=PurePosixPath(server["draft"]).name or "no draft",
         when=time.strftime("%d %B %Y, %H:%M", time.localtime()),
@@ -60,16 +64,16 @@ def page(results: Mapping[str, Any], about: Mapping[str, Any], records: Sequence
         hero=_hero(results),
         tiles=_tiles(results),
         plots=_plots(results),
-        table=_table(results),
+        table=None if results["kind"] == "profile" else _table(results),
         best_file=place / BEST,
         method=_method(results, about, records),
-        method_open=benchmark,
+        method_open=results["kind"] != "tune",
     )
 
 
 def _chosen(results: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The setting that the page is about: the recommended one, in a benchmark the speculating one."""
-    wanted = "base" if results["kind"] == "benchmark" else None
+    wanted = None if results["kind"] == "tune" else "base"
     for setting in results["settings"]:
         if setting["status"] != "measured":
             continue
@@ -83,6 +87,11 @@ def _at(setting: Mapping[str, Any] | None, results: Mapping[str, Any]) -> Mappin
 
 
 def _hero(results: Mapping[str, Any]) -> dict[str, str]:
+    if results["profile"]:
+        first = results["profile"][0]
+        part = largest_part(first)
+        unit = f"of a {first['cycle_ms']:.2f} ms cycle is {part}, batch {first['batch']}"
+        return {"big": f"{100 * first['parts'][part]['share']:.0f} %", "unit": unit, "tone": "#2451d6"}
     chosen = _chosen(results)
     at = _at(chosen, results)
     size = results["objective"]
@@ -150,6 +159,11 @@ def _plots(results: Mapping[str, Any]) -> list[dict[str, str]]:
     name = "" if chosen is None else chosen["name"]
     drawn = [
         (
+            "Parts of a decode cycle",
+            "Medians from the timers in the server's source; the share is of the time of all cycles.",
+            plots.parts_of_cycle(results["profile"]),
+        ),
+        (
             "Speed over chain length",
             "Predicted from one long chain and the cost of a cycle; the points were started and measured.",
             plots.speed_over_steps(results) if results["kind"] == "tune" else None,
@@ -181,15 +195,17 @@ def _plots(results: Mapping[str, Any]) -> list[dict[str, str]]:
 def _table(results: Mapping[str, Any]) -> dict[str, Any]:
     heads = ["accept length"]
     for size in results["batch_sizes"]:
-        heads += [f"tok/s, batch {size}", "against none", "ITL ms"]
+        heads += [f"tok/s, batch {size}", "against none"]
+        heads += ["ITL ms"] if size == results["objective"] else []
     rows = []
     for setting in results["settings"]:
         length = setting["accept_length"]
         cells: list[dict[str, str] | None] = [_cell(length, 2)]
         for size in results["batch_sizes"]:
+            deciding = size == results["objective"]
             at = setting["batches"].get(str(size))
             if at is None:
-                cells += [None, None, None]
+                cells += [None, None, None][: 3 if deciding else 2]
                 continue
             speedup = at["speedup"]
             tone = judged(Estimate.from_dict(speedup)) if speedup else ""

@@ -124,6 +124,8 @@ def next_step(sweep: Sweep, records: Sequence[Record]) -> Step:
     tried = {record.setting.key for record in records if record.setting.kind != "again"}
     if sweep.base.key not in tried:
         return Step(sweep.base, "what the inventory asks for, to compare with")
+    if sweep.kind == "profile":
+        return Step(None, "the profile is measured")
     baseline = baseline_of(sweep.base)
     if baseline.key not in tried:
         return Step(baseline, "the same server without speculation")

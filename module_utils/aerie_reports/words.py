@@ -80,6 +80,46 @@ def tune_verdict(results: Results) -> list[str]:
     return [*sentences, *_trust(results), *_drift(results), *_failures(results)]
 
 
+TO_TRY = {
+    "verify": "fewer steps, since each verifies one token more (tune.yml finds how many); on PCIe the NCCL presets and "
+    "custom all-reduce, which act on this part",
+    "draft": "fewer steps; a draft with a smaller vocabulary; CUDA graphs for the draft where they are off",
+    "extend": "a release with a faster draft-extend, or fewer steps",
+    "rest": "overlap scheduling where it is off, a larger decode_log_interval, faster or less busy CPU cores: this "
+    "time passes between the forwards",
+}
+
+
+def profile_verdict(results: Results) -> list[str]:
+    """The bottleneck at the smallest batch size, what to try, and how it moves with the batch."""
+    batches = results["profile"]
+    if not batches:
+        return ["No decode cycle was measured.", *_failures(results)]
+    first = batches[0]
+    part = largest_part(first)
+    named = "The rest" if part == "rest" else part.capitalize()
+    share = first["parts"][part]["share"]
+    sentences = [
+        f"{named} takes {100 * share:.0f} % of a {first['cycle_ms']:.2f} ms cycle at batch {first['batch']}.",
+        f"Try: {TO_TRY[part]}.",
+    ]
+    for other in batches[1:]:
+        its = largest_part(other)
+        sentences.append(
+            f"At batch {other['batch']} it is {'the rest' if its == 'rest' else its} with "
+            f"{100 * other['parts'][its]['share']:.0f} % of {other['cycle_ms']:.2f} ms."
+        )
+    sentences.append(
+        "How much of it is communication these timers cannot tell: that takes a torch trace (/start_profile)."
+    )
+    return [*sentences, *_failures(results)]
+
+
+def largest_part(batch: Mapping[str, Any]) -> str:
+    """The part of a cycle that takes most of it."""
+    return max(batch["parts"], key=lambda part: batch["parts"][part]["share"])
+
+
 def _trust(results: Results) -> list[str]:
     """How many starts it took and how far predictions were off."""
     chains = [length for length in results["lengths"] if length > 0]

@@ -106,6 +106,8 @@ class ActionModule(ActionBase):
                 "code": "tune-setting-without-effect",
                 "message": f"the deployment is the very one of {twin}: a variable set with -e beats the setting",
             }
+        if failure and not failure.get("code"):
+            failure = {**failure, "code": journal.code_in(str(failure.get("message") or ""))}
         keep = ("batches", "acceptance", "prompt_set", "generator", "profile")
         record = {
             "v": 1,
@@ -118,12 +120,8 @@ class ActionModule(ActionBase):
             "result": {} if failure else {name: measured[name] for name in keep if name in measured},
         }
         journal.append(place, record)
-        if failure:
-            self._say(
-                task_vars, f"{setting['name']}: failed, {failure.get('code') or failure.get('message')}"
-            )
-        else:
-            self._say(task_vars, f"{setting['name']}: {'; '.join(measured.get('summary') or [])}")
+        outcome = f"failed, {failure.get('code') or failure.get('message')}" if failure else ""
+        self._say(task_vars, f"{setting['name']}: {outcome or '; '.join(measured.get('summary') or [])}")
         return {"record": {name: record[name] for name in ("status", "digest", "seconds", "failure")}}
 
     def _reported(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
