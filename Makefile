@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup packages demo bench gpu-bundle matrix lint unit molecule test releases docs lock clean distclean
+.PHONY: help setup packages demo bench gpu-bundle matrix lint unit molecule test releases tune-demo docs lock clean distclean
 
 help: ## List these targets
 	@echo "make TARGET"
@@ -40,6 +40,9 @@ test: packages ## Run everything: lint, unit tests, patches in eight releases, s
 
 demo: packages ## Boot a disposable host here and run production.yml against it with a real SGLang on the CPU (as root)
 	@$(BIN)/python tests/demo
+
+tune-demo: packages ## Tune a real SGLang on the CPU: every chain length, killed and resumed (as root, about 15 minutes)
+	@$(BIN)/python tests/tune_demo
 
 docs: setup ## Write docs/{variables,errors,modules}.md again from the source
 	@$(BIN)/python docs/generate.py
