@@ -23,7 +23,7 @@ BAD_TOKEN = ErrorKind(
 
 # Variables whose values say how a server was tuned. Of all others only the name is kept: a value may be a secret.
 _SHOWN = re.compile(
-    r"(NCCL|CUDA|SGLANG|SGL|OMP|TORCH|TRITON|FLASHINFER|GLOO|UCX|MKL|NVSHMEM|DG|TVM)_\w+"
+    r"(NCCL|CUDA|SGLANG|SGL|OMP|TORCH|TORCHDYNAMO|TRITON|FLASHINFER|GLOO|UCX|MKL|NVSHMEM|DG|TVM)_\w+"
     r"|PYTHONPATH|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX|HF_HOME|HF_HUB_OFFLINE"
 )
 

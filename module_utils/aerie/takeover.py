@@ -162,10 +162,9 @@ class Takeover:
         if late:
             return self._kill(note, [*alive, *fresh])
         open_now = processes.connections(self.port)
-        plural = "" if open_now == 1 else "s"
-        return _result(
-            False, f"pid {self.pid} drains: {open_now} connection{plural} open, {len(alive)} processes left"
-        )
+        count = f"{open_now} connection{'' if open_now == 1 else 's'} open"
+        left = f"{len(alive)} process{'' if len(alive) == 1 else 'es'} left"
+        return _result(False, f"pid {self.pid} drains: {count}, {left}")
 
     def _kill(self, note: dict[str, Any], alive: Sequence[Member]) -> dict[str, Any]:
         if clock() - note.setdefault("killed_s", clock()) > KILLED_S:
