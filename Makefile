@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup packages demo bench gpu-bundle matrix lint unit molecule test releases tune-demo docs lock clean distclean
+.PHONY: help setup packages demo bench gpu-bundle matrix lint unit molecule test releases tune-demo docs lock clean distclean wiring
 
 help: ## List these targets
 	@echo "make TARGET"
@@ -19,6 +19,9 @@ setup: ## Make .venv, the controller's environment, from the hash-locked list (P
 
 packages: setup ## Install the Debian packages that the test hosts need (as root)
 	@requirements/system-packages
+
+wiring: setup ## Try every check on every wiring fault, on a real SGLang on the CPU (AERIE_ENGINE_PYTHON=…), and write docs/wiring-faults.md
+	@$(BIN)/python tests/wiring/table.py --python $(AERIE_ENGINE_PYTHON)
 
 lint: setup ## Run the linters: ruff, mypy, yamllint, ansible-lint
 	@$(PYTEST) -v tests/lint
