@@ -17,6 +17,7 @@ from .files import sha256_of
 from .spec import Release, Spec, digest_of
 from .state import InstanceState, InstanceStore
 from .traffic_control import controlled
+from .witness import changed_sources
 
 GONE = ErrorKind(
     "deployment-gone",
@@ -79,6 +80,8 @@ def missing(store: InstanceStore, digest: str) -> list[str]:
         found.append(f"its release {release.release} is gone: {release.python}")
     if not (directory / "site").is_dir():
         found.append(f"its tree is gone: {directory}/site")
+    else:
+        found += [f"its source was edited: {line}" for line in changed_sources(directory)[:3]]
     if record.get("secrets") and not (directory / CONFIG).is_file():
         found.append(f"its API keys are gone: {directory}/{CONFIG}")
     for role, model in sorted((record.get("models") or {}).items()):
