@@ -33,7 +33,7 @@ PLANS: dict[str, tuple[Step, ...]] = {
         *("production", "gpu-held", "again", "status", "hardening", "round-1"),
         *("wiring", "kills", "would-block", "wiring-stop"),
         *("speed-up", "speed", "speed-stop"),
-        *("foreign-road", "oom", "crash", "round-2", "round-3", "time-to-ready"),
+        *("foreign-road", "oom", "time-to-ready", "round-2", "crash", "round-3"),
         *("benchmark", "profile", "tune"),
     ),
     "two": tuple(two.STEPS),
