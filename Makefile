@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup packages demo bench gpu-bundle matrix lint unit molecule test releases tune-demo docs lock clean distclean wiring
+.PHONY: help setup packages demo bench gpu-bundle matrix lint unit molecule test releases tune-demo faults docs lock clean distclean wiring
 
 help: ## List these targets
 	@echo "make TARGET"
@@ -46,6 +46,9 @@ demo: packages ## Boot a disposable host here and run production.yml against it 
 
 tune-demo: packages ## Tune a real SGLang on the CPU: every chain length, killed and resumed (as root, about 15 minutes)
 	@$(BIN)/python tests/tune_demo
+
+faults: packages ## Make every fault on the road and write docs/faults.md from it (as root; an hour)
+	@$(BIN)/python tests/faults
 
 docs: setup ## Write docs/{variables,errors,modules}.md again from the source
 	@$(BIN)/python docs/generate.py

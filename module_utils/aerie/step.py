@@ -92,7 +92,8 @@ class Step:
 
     def save(self, phase: str) -> None:
         self.record.phase = phase
-        if phase != state.FAILED:
+        # On the way back the reason stays, for `status` to show, until something else is asked for and passes.
+        if phase != state.FAILED and (not self.settings.get("recorded") or self.settings.get("rollback")):
             self.record.failure = ""
         if not self.check and self.store.root.is_dir():
             self.store.save(self.record)

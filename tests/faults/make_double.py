@@ -22,7 +22,7 @@ def main(directory: Path) -> None:
         "sglang/__init__.py": f"__version__ = {RELEASE!r}\n",
         "sglang/launch_server.py": (DOUBLE / "launch_server.py").read_text(),
         "sglang/srt/__init__.py": "",
-        "sglang/srt/server_args.py": "class ServerArgs:\n    pass\n",
+        "sglang/srt/server_args.py": "class ServerArgs:\n    def check(self):\n        return 1\n",
     }
     sglang = make_wheel(wheels, "sglang", RELEASE, package, scripts=("sglang",))
     transformers = make_wheel(

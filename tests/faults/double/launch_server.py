@@ -3,7 +3,7 @@
 It starts in a fraction of a second and needs no torch, so that the roads around a server can be driven many times. What
 it does wrong it reads from /srv/double/misbehaviour.json, at its start and at each request:
 
-    {"only": "speculative" | "plain",   which servers the rest is about; both without it
+    {"only": "production" | "debug" | "baseline",   which mode the rest is about; every one without it
      "at_load": "crash" | "hang",       rc 1 with a traceback; never listens
      "at_graphs": "crash",              rc 1 in the middle of a graph capture's log lines (simulated: no GPU, no graphs)
      "after_ready": 1.5,                SIGKILL to itself so many seconds after it began to answer
@@ -30,6 +30,9 @@ from typing import Any
 COMMANDS = Path("/srv/double/misbehaviour.json")
 ARGUMENTS = dict(pairwise(sys.argv[1:]))
 STEPS = int(ARGUMENTS.get("--speculative-num-steps", "0"))
+# Debug mode is the one that turns CUDA graphs off.
+GRAPHS_OFF = any("cuda-graph" in word for word in sys.argv)
+MODE = "debug" if GRAPHS_OFF else "production" if STEPS else "baseline"
 
 
 def commanded() -> dict[str, Any]:
@@ -38,9 +41,7 @@ def commanded() -> dict[str, Any]:
         given: dict[str, Any] = json.loads(COMMANDS.read_text())
     except (OSError, ValueError):
         return {}
-    about = given.get("only")
-    mine = "speculative" if STEPS else "plain"
-    return given if about in (None, mine) else {}
+    return given if given.get("only") in (None, MODE) else {}
 
 
 def say(text: str) -> None:

@@ -1,0 +1,69 @@
+"""Fixtures of the fault matrix. Run by molecule/faults/verify.yml; by hand see tests/faults/README.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from road import Host, Road, problems
+
+ALL = os.environ.get("AERIE_FAULTS") == "all"
+RESULTS = Path(os.environ.get("AERIE_FAULTS_RESULTS", "/dev/null"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "kind(name): what kind of fault a test makes; `make test` takes one of each"
+    )
+    config.addinivalue_line("markers", "full: only `make faults` runs it")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not ALL:
+        items[:] = [one for one in items if not one.get_closest_marker("full")]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A line of JSON for each test: docs/faults.md is written from them."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    if report.when != "call":
+        return
+    kind = item.get_closest_marker("kind")
+    line = {
+        "kind": kind.args[0] if kind else "",
+        "test": item.name,
+        "what": (item.function.__doc__ or "").strip().splitlines()[0],  # type: ignore[attr-defined]
+        "detail": dict(item.user_properties).get("detail", ""),
+        "outcome": report.outcome,
+        "seconds": round(report.duration, 1),
+        "at": time.strftime("%Y-%m-%d"),
+    }
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+@pytest.fixture(scope="session")
+def road() -> Road:
+    return Road(Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "inventory")
+
+
+@pytest.fixture(scope="session")
+def machine() -> Host:
+    return Host("faults")
+
+
+@pytest.fixture
+def host(machine: Host, road: Road) -> Iterator[Host]:
+    """The host, serving an accepted deployment before each fault, behaving again after it."""
+    machine.misbehave()
+    if not any(not problems(machine.seen(), mode) for mode in ("production", "debug")):
+        done = road.run("production.yml")
+        assert done.rc == 0, done.told()
+    yield machine
+    machine.misbehave()
