@@ -12,6 +12,7 @@ from . import (
     health,
     holders,
     host_default,
+    lease_host,
     processes,
     reality,
     restore,
@@ -70,6 +71,7 @@ def describe(store: InstanceStore, *, verify: bool = False) -> dict[str, Any]:
         "digest": digest,
         "phase": record.phase,
         "failure": record.failure,
+        "lease": _lease(store),
         "unit": seen.unit.active,
         "pid": seen.unit.main_pid,
         "restarts": seen.unit.restarts,
@@ -168,6 +170,12 @@ def api_key(store: InstanceStore, digest: str) -> str:
     return server_key(store.deployment(digest) / restore.CONFIG) if digest else ""
 
 
+def _lease(store: InstanceStore) -> list[str]:
+    """Who changes the instance now, or died while it did."""
+    found = lease_host.read(store)
+    return found.describe(lease_host.clock_now()) if found else []
+
+
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
     length = "-"
     if one.get("accept_length") is not None:
@@ -201,6 +209,8 @@ def table(instances: Sequence[Mapping[str, Any]]) -> str:
     ]
     for one in instances:
         lines += [f"{one['instance']}: drift: {line}" for line in one["drift"]]
+        if one.get("lease"):
+            lines.append(f"{one['instance']}: lease: {'; '.join(one['lease'])}")
         if one.get("failure"):
             lines.append(f"{one['instance']}: failed: {one['failure'].splitlines()[0]}")
         if one.get("soak"):

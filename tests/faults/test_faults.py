@@ -9,6 +9,8 @@ from road import STATE, UNIT, Host, Outcome, Road, problems, unsafe_at_boot
 
 # The way there and back: whatever serves, the other mode is asked for.
 OTHER = {"production": "debug", "debug": "production"}
+# For runs that are kept waiting until something else has been done to them.
+PATIENT = ("-e", '{"sglang_server_start_timeout": 600}')
 
 
 def mode_of(host: Host) -> str:
@@ -56,9 +58,9 @@ def test_two_runs_at_once(host: Host, road: Road) -> None:
     """A second run while one is at work fails at once, names the owner, and harms nothing."""
     mode = OTHER[mode_of(host)]
     host.misbehave(only=mode, health=503)  # so that the first one waits
-    first = road.start(f"{mode}.yml")
+    first = road.start(f"{mode}.yml", *PATIENT)
     first.wait_for("Wait until it is ready")
-    second = road.run(f"{mode}.yml", timeout=60)
+    second = road.run(f"{mode}.yml")
     assert second.rc == 2, second.told()
     assert second.codes()[0] == "lease-held", second.told()
     assert f"pid {first.process.pid}, since " in second.output
@@ -93,7 +95,7 @@ def test_a_run_that_lost_its_lease_changes_nothing_more(host: Host, road: Road) 
     before = mode_of(host)
     mode = OTHER[before]
     host.misbehave(only=mode, health=503)
-    run = road.start(f"{mode}.yml")
+    run = road.start(f"{mode}.yml", *PATIENT)
     run.wait_for("Wait until it is ready")
     host.sh(f'sed -i \'s/"token": "[^"]*"/"token": "another"/\' {STATE}/lease.json')
     done = run.wait()
@@ -139,7 +141,7 @@ def test_rebooted_in_the_middle(host: Host, road: Road) -> None:
     """The host reboots while the new server starts: nothing half-made comes up, the next run converges."""
     mode = OTHER[mode_of(host)]
     host.misbehave(only=mode, health=503)
-    run = road.start(f"{mode}.yml")
+    run = road.start(f"{mode}.yml", *PATIENT)
     run.wait_for("Wait until it is ready")
     host.sh("systemctl reboot", check=False)
     run.kill()

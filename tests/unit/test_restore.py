@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import deployment, gated, restore
+from ansible.module_utils.aerie import deployment, gated, restore, step_switch, systemd
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import sha256_of
 from ansible.module_utils.aerie.restore import Candidate
 from ansible.module_utils.aerie.spec import Release
-from ansible.module_utils.aerie.state import InstanceState, InstanceStore
+from ansible.module_utils.aerie.state import ACCEPTED, FAILED, InstanceState, InstanceStore
+from ansible.module_utils.aerie.step import Step
+from ansible.module_utils.aerie.systemd import UnitState
 from spec_made import spec
 
 SPECULATION = {"algorithm": "NGRAM", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
@@ -153,3 +155,61 @@ def test_a_name_that_is_not_there_is_refused_with_what_is(made: Made) -> None:
         restore.settings_of(made.store, made.record, {"digest": "0123456789abcdef"})
     assert "[deployment-gone]" in caught.value.message()
     assert f"there is: {made.specs['baseline'].digest}: baseline" in caught.value.message()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """systemctl's verbs, and a unit that runs and is enabled."""
+    verbs: list[tuple[str, ...]] = []
+    text = "LoadState=loaded\nActiveState=active\nMainPID=1\nUnitFileState=enabled\n"
+    monkeypatch.setattr(systemd, "show", lambda name: UnitState.parse(name, text))
+    monkeypatch.setattr(systemd, "systemctl", lambda *words, **_: verbs.append(words))
+    return verbs
+
+
+def step_of(made: Made, **settings: Any) -> Step:
+    made.store.save(made.record)
+    state_dir = str(made.store.root.parent)
+    return Step({"state_dir": state_dir, "instance": "default", "mode": "x", **settings}, check=False)
+
+
+def test_failed_stops_it_and_says_where_to_go(made: Made, told: list[tuple[str, ...]]) -> None:
+    failure = {"step": "Gates", "code": "a-code", "message": "too low"}
+    step = step_of(made, state="failed", failure=failure, failed_digest="0" * 16)
+    step_switch.failed(step)
+    assert ("stop", "--no-block", "sglang-default.service") in told
+    assert ("disable", "--quiet", "sglang-default.service") in told
+    assert step.found["back_to"] == made.specs["production"].digest
+    assert step.found["failure"] == failure
+    assert made.store.load().phase == FAILED
+    assert made.store.load().failure == "Gates: too low"
+
+
+def test_a_full_disk_does_not_keep_it_from_being_stopped(
+    made: Made, told: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = step_of(made, state="failed", failure={"step": "s", "message": "m"}, failed_digest="0" * 16)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(step.store, "save", full)
+    step_switch.failed(step)
+    assert ("stop", "--no-block", "sglang-default.service") in told
+    assert step.found["back_to"]
+    assert any("could not be recorded" in text for text in step.actions)
+
+
+@pytest.mark.parametrize(("rollback", "reason"), [(False, "Gates: too low"), (True, "")])
+def test_the_reason_stays_after_the_way_back(
+    made: Made, told: list[tuple[str, ...]], rollback: bool, reason: str
+) -> None:
+    made.record.failure = "Gates: too low"
+    baseline = made.specs["baseline"].digest
+    step = step_of(made, state="accepted", digest=baseline, gates={}, rollback=rollback, keep=2)
+    step.spec = restore.spec_of(step.settings["recorded"])
+    step_switch.accepted(step)
+    record = made.store.load()
+    assert (record.phase, record.accepted, record.failure) == (ACCEPTED, baseline, reason)
+    assert record.history[0]["mode"] == "baseline"
+    assert bool(record.history[0].get("rolled_back_from")) == rollback
