@@ -97,7 +97,7 @@ class Run:
         lines = self.events_file.read_text().splitlines() if self.events_file.exists() else []
         return [json.loads(line) for line in lines]
 
-    def wait_for(self, task: str, timeout: float = 60.0) -> None:
+    def wait_for(self, task: str, timeout: float = 240.0) -> None:
         """Wait until the task of that name starts."""
         until = time.monotonic() + timeout
         while not any(task in str(one.get("name")) for one in self.events()):
