@@ -4,6 +4,7 @@
     three hosts    the same on three hosts, against one
     start          from systemd's start of the server to its acceptance, against the same server started by hand to its
                    first 200 from /health, plus the time of the gates' own requests
+    downtime       how long a change of the idle server keeps /health from answering, against the by-hand way
     demo           what `make demo` took beside image build, pip, model making and SGLang's start (its own report)
 
 The hosts are test hosts of this checkout with the CPU engine (`make clean` removes them). In each round both sides run
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import downtime as outage
 import world
 
 HERE = Path(__file__).resolve().parent
@@ -71,6 +73,11 @@ def start(rounds: int) -> Samples:
     return found
 
 
+def downtime(rounds: int) -> Samples:
+    """Seconds without an answer, by hand and by the road."""
+    return outage.measure(ONE[0], rounds)
+
+
 def demo(rounds: int) -> Samples:
     """Seconds that the demo's last run took beside what it cannot help; read from its own report."""
     report = world.ROOT / "reports" / "demo.json"
@@ -85,6 +92,7 @@ MEASURES: dict[str, tuple[Callable[[int], Samples], str, str, float]] = {
     "second run": (second_run, "second run", "ping", 4.0),
     "three hosts": (three_hosts, "three hosts", "one host", 1.5),
     "start": (start, "start to accepted", "by hand and requests", 1.05),
+    "downtime": (downtime, "road", "by hand", 1.10),
     "demo": (demo, "overhead", "", 20.0),
 }
 
@@ -142,6 +150,7 @@ def main() -> None:
     arguments.add_argument("--only", action="append", choices=list(MEASURES), help="measure this; repeatable")
     arguments.add_argument("--rounds", type=int, default=7, help="rounds of the runs that change nothing (7)")
     arguments.add_argument("--starts", type=int, default=3, help="rounds of the start (3)")
+    arguments.add_argument("--outages", type=int, default=5, help="pairs of the downtime (5)")
     arguments.add_argument("--keep", action="store_true", help="leave the hosts as they are at the end")
     given = arguments.parse_args()
     names = given.only or list(MEASURES)
@@ -150,7 +159,8 @@ def main() -> None:
     report: dict[str, Any] = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": machine()}
     results = {}
     for name in names:
-        results[name] = judged(name, MEASURES[name][0](given.starts if name == "start" else given.rounds))
+        rounds = {"start": given.starts, "downtime": given.outages}.get(name, given.rounds)
+        results[name] = judged(name, MEASURES[name][0](rounds))
     report |= {"load_after": [round(one, 2) for one in os.getloadavg()], "measures": results}
     REPORTS.mkdir(parents=True, exist_ok=True)
     (REPORTS / "bench.json").write_text(json.dumps(report, indent=1) + "\n")
