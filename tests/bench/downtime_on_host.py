@@ -7,6 +7,7 @@ adopt INSTANCE         stop the unit and start the same server by hand, so that 
 release INSTANCE       end the server that was started by hand, and start the unit again
 """
 
+import contextlib
 import json
 import os
 import pwd
@@ -70,10 +71,8 @@ def start(root):
 
 
 def kill():
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(int(PID.read_text()), signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def by_hand(root):
