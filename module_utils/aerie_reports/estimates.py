@@ -18,6 +18,8 @@ from scipy import stats
 SEED = 20250101
 RESAMPLES = 4000
 CONFIDENCE = 0.95
+LARGE = 0.1
+"""Drift above this share makes a run worthless."""
 LEAST_PROMPTS = 4
 """Fewer prompts than this have no bootstrap worth the name."""
 
@@ -157,7 +159,8 @@ class Drift:
 
     def widen(self, estimate: Estimate) -> Estimate:
         """An interval of a comparison with the drift added: what changed by itself cannot be told apart."""
-        return Estimate(estimate.value, estimate.low * (1.0 - self.size), estimate.high * (1.0 + self.size))
+        factor = max(self.ratio.value, 1.0 / self.ratio.value)
+        return Estimate(estimate.value, estimate.low / factor, estimate.high * factor)
 
     def text(self) -> str:
         """In words."""
@@ -165,7 +168,11 @@ class Drift:
             return f"no drift: the first setting, measured again at the end, gave x {self.ratio}"
         return (
             f"drift of {self.size:.1%}: the first setting, measured again at the end, gave x {self.ratio}; "
-            "every interval is widened by it"
+            + (
+                "the machine was not quiet, measure again"
+                if self.size > LARGE
+                else "every interval is widened by it"
+            )
         )
 
 

@@ -90,6 +90,7 @@ def test_drift_widens_a_comparison() -> None:
     wide = moved.widen(Estimate(1.02, 1.01, 1.03))
     assert wide.low < 1.0 < wide.high
     assert wide.value == 1.02
+    assert Drift(Estimate(5.6, 3.7, 8.1)).widen(wide).low > 0
 
 
 def test_acceptance_of_shorter_chains() -> None:
