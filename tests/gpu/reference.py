@@ -104,6 +104,7 @@ def write(target: Path, prompt: str, layers: list[int], out: Path) -> list[int]:
         str(out),
         metadata={"made_by": "tests/gpu/reference.py, plain PyTorch, float32"},
     )
+    out.chmod(0o644)  # the service user reads it
     return ids
 
 

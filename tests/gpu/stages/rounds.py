@@ -31,7 +31,8 @@ site = current / "site"
 record = next(site.glob("sglang-*.dist-info/RECORD"))
 wrong, rows = [], 0
 for name, wanted, _ in csv.reader(record.read_text().splitlines()):
-    if not name.endswith(".py") or not wanted.startswith("sha256="):
+    # The deployment holds the package and its dist-info; RECORD also names what the wheel puts beside them.
+    if not name.startswith("sglang/") or not name.endswith(".py") or not wanted.startswith("sha256="):
         continue
     rows += 1
     file = site / name
