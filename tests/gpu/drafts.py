@@ -84,6 +84,7 @@ def _weights(right: Path, draft: Path) -> None:
         blocks = tensors["fc.weight"].shape[1] // tensors["fc.weight"].shape[0]
         tensors["fc.weight"] = reversed_blocks(tensors["fc.weight"], blocks)
     save_file(tensors, str(target), metadata={"format": "pt"})
+    target.chmod(0o644)  # the service user reads it
 
 
 if __name__ == "__main__":
