@@ -157,7 +157,8 @@ def environment_of(unit: str) -> dict[str, dict[str, str | None]]:
     SGLang's own children write their title over it (seen: NUL bytes alone); what *they* start shows what they had.
     """
     said = ssh(
-        f'for p in $(cat /sys/fs/cgroup/system.slice/{unit}/cgroup.procs); do grep -qz ^PATH= /proc/$p/environ || continue; echo "pid $p"; '
+        f"for p in $(cat /sys/fs/cgroup/system.slice/{unit}/cgroup.procs); do "
+        'grep -qz ^PATH= /proc/$p/environ || continue; echo "pid $p"; '
         "tr '\\0' '\\n' < /proc/$p/environ | grep -E '^(NCCL_NVLS_ENABLE|TORCH_SYMM_MEM_DISABLE_MULTICAST|"
         "NVSHMEM_DISABLE_NVLS)='; done",
         20,
