@@ -76,20 +76,26 @@ class Source:
             self.functions[id(child)] = inside
             self._note(child, name)
 
+    @property
+    def module(self) -> str:
+        """The core's dotted name below ``aerie``: ``errors``, ``draft.check``; of other files, their stem."""
+        within = self.name.removeprefix("module_utils/aerie/")
+        return within.removesuffix(".py").replace("/", ".") if within != self.name else self.path.stem
+
     def site(self, node: ast.expr, next: list[str]) -> Site:
         return Site(self.name, self.functions.get(id(node), ""), node.lineno, next)
 
 
 def find(root: Path) -> Found:
     """Read ``module_utils``, ``library`` and ``plugins/action`` under ``root``. Raises DocumentError."""
-    cores = [Source.read(path, root) for path in sorted(root.glob("module_utils/aerie/*.py"))]
+    cores = [Source.read(path, root) for path in sorted(root.glob("module_utils/aerie/**/*.py"))]
     modules = [Source.read(path, root) for path in sorted(root.glob("library/*.py"))]
     plugins = [Source.read(path, root) for path in sorted(root.glob("plugins/action/*.py"))]
     reports = [Source.read(path, root) for path in sorted(root.glob("module_utils/aerie_reports/*.py"))]
     declared: dict[tuple[str, str], Kind] = {}
     for source in cores:
         for name, kind in _declarations(source):
-            declared[source.path.stem, name] = kind
+            declared[source.module, name] = kind
     by_code: dict[str, Kind] = {}
     for kind in declared.values():
         if kind.code in by_code:
@@ -147,7 +153,7 @@ def _raised(source: Source, declared: dict[tuple[str, str], Kind]) -> Iterator[t
             continue
         owner, key = node.func.value, None
         if isinstance(owner, ast.Name):
-            key = names.get(owner.id, (source.path.stem, owner.id))
+            key = names.get(owner.id, (source.module, owner.id))
         elif isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name):
             key = (modules.get(owner.value.id, ""), owner.attr)
         given = next((one.value for one in node.keywords if one.arg == "next"), None)
@@ -172,12 +178,13 @@ def _imports(source: Source) -> tuple[dict[str, tuple[str, str]], dict[str, str]
         place = node.module or ""
         if node.level == 0 and not (place == CORES or place.startswith(CORES + ".")):
             continue
-        stem = place if node.level else place.removeprefix(CORES).lstrip(".")
+        package = source.module.split(".")[: -node.level] if node.level else []
+        within = place if node.level else place.removeprefix(CORES).lstrip(".")
+        stem = ".".join([*package, *filter(None, [within])])
         for alias in node.names:
-            if stem:
-                names[alias.asname or alias.name] = (stem, alias.name)
-            else:
-                modules[alias.asname or alias.name] = alias.name
+            known = alias.asname or alias.name
+            names[known] = (stem, alias.name)
+            modules[known] = f"{stem}.{alias.name}".lstrip(".")
     return names, modules
 
 

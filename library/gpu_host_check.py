@@ -215,8 +215,8 @@ error:
 from typing import Any
 
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.gpu_host_report import Options, read_driver, report
-from ansible.module_utils.aerie.gpu_host_system import read_host
+from ansible.module_utils.aerie.gpu_host.report import Options, read_driver, report
+from ansible.module_utils.aerie.gpu_host.system import read_host
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {

@@ -158,7 +158,7 @@ import time
 from typing import Any
 
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.gpu_check import Options, check
+from ansible.module_utils.aerie.gpu.check import Options, check
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {

@@ -165,7 +165,7 @@ error:
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie.accept_agreement import (
+from ansible.module_utils.aerie.accept.agreement import (
     DISAGREE,
     agreement,
     disagreement,
@@ -174,10 +174,10 @@ from ansible.module_utils.aerie.accept_agreement import (
     newest_of,
     with_record,
 )
+from ansible.module_utils.aerie.accept.model_identity import config_fingerprint, fingerprint
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import read_json, write_json
-from ansible.module_utils.aerie.model_identity import config_fingerprint, fingerprint
-from ansible.module_utils.aerie.state import now
+from ansible.module_utils.aerie.instance.state import now
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {

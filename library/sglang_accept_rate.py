@@ -411,21 +411,21 @@ error:
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie.accept_client import HttpClient
-from ansible.module_utils.aerie.accept_options import MeasureOptions
-from ansible.module_utils.aerie.accept_prepared import token_ids
-from ansible.module_utils.aerie.accept_progress import ProgressFile
-from ansible.module_utils.aerie.accept_prompts import (
+from ansible.module_utils.aerie.accept.client import HttpClient
+from ansible.module_utils.aerie.accept.options import MeasureOptions
+from ansible.module_utils.aerie.accept.prepared import token_ids
+from ansible.module_utils.aerie.accept.progress import ProgressFile
+from ansible.module_utils.aerie.accept.prompts import (
     PromptSet,
     choose_prompts,
     prompt_sha256,
     read_prompts_file,
 )
-from ansible.module_utils.aerie.accept_run import Refused, inspect_server, measure
-from ansible.module_utils.aerie.accept_server import check_environment
-from ansible.module_utils.aerie.accept_tokenize import TokenizerJob
+from ansible.module_utils.aerie.accept.run import Refused, inspect_server, measure
+from ansible.module_utils.aerie.accept.server import check_environment
+from ansible.module_utils.aerie.accept.tokenize import TokenizerJob
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.keys import server_key
+from ansible.module_utils.aerie.instance.keys import server_key
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

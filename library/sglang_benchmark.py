@@ -212,15 +212,15 @@ error:
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie.accept_client import HttpClient
-from ansible.module_utils.aerie.accept_options import MeasureOptions
-from ansible.module_utils.aerie.accept_progress import ProgressFile
-from ansible.module_utils.aerie.accept_prompts import choose_prompts, prompt_sha256, read_prompts_file
-from ansible.module_utils.aerie.accept_run import inspect_server, measure
-from ansible.module_utils.aerie.accept_server import check_environment
-from ansible.module_utils.aerie.bench_figures import batch_figures, summary
-from ansible.module_utils.aerie.bench_run import BenchJob, check_batches, run_load
+from ansible.module_utils.aerie.accept.client import HttpClient
+from ansible.module_utils.aerie.accept.options import MeasureOptions
+from ansible.module_utils.aerie.accept.progress import ProgressFile
+from ansible.module_utils.aerie.accept.prompts import choose_prompts, prompt_sha256, read_prompts_file
+from ansible.module_utils.aerie.accept.run import inspect_server, measure
+from ansible.module_utils.aerie.accept.server import check_environment
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.measure.bench_figures import batch_figures, summary
+from ansible.module_utils.aerie.measure.bench_run import BenchJob, check_batches, run_load
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

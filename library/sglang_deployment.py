@@ -315,10 +315,10 @@ environment:
   returned: always
 """
 
-from ansible.module_utils.aerie.deployer import run
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.host_errors import host_error
-from ansible.module_utils.aerie.mode import MODES
+from ansible.module_utils.aerie.instance.deployer import run
+from ansible.module_utils.aerie.instance.host_errors import host_error
+from ansible.module_utils.aerie.instance.mode import MODES
 from ansible.module_utils.basic import AnsibleModule
 
 

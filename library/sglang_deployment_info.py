@@ -73,9 +73,9 @@ drift:
   returned: always
 """
 
-from ansible.module_utils.aerie.drift import error_of
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.overview import overview, table
+from ansible.module_utils.aerie.instance.drift import error_of
+from ansible.module_utils.aerie.instance.overview import overview, table
 from ansible.module_utils.basic import AnsibleModule
 
 

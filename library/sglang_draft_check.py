@@ -250,8 +250,8 @@ error:
 
 from typing import Any
 
-from ansible.module_utils.aerie.draft_case import NOTHING_TO_DO, Settings
-from ansible.module_utils.aerie.draft_check import check
+from ansible.module_utils.aerie.draft.case import NOTHING_TO_DO, Settings
+from ansible.module_utils.aerie.draft.check import check
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.basic import AnsibleModule
 

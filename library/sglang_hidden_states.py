@@ -246,16 +246,16 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie.accept_client import HttpClient
-from ansible.module_utils.aerie.accept_progress import ProgressFile
-from ansible.module_utils.aerie.accept_prompts import choose_prompts
-from ansible.module_utils.aerie.accept_tokenize import TokenizerJob, tokenize
+from ansible.module_utils.aerie.accept.client import HttpClient
+from ansible.module_utils.aerie.accept.progress import ProgressFile
+from ansible.module_utils.aerie.accept.prompts import choose_prompts
+from ansible.module_utils.aerie.accept.tokenize import TokenizerJob, tokenize
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import write_atomic, write_json
-from ansible.module_utils.aerie.hidden_page import page
-from ansible.module_utils.aerie.hidden_result import comparison_result
-from ansible.module_utils.aerie.hidden_run import Settings, compare, mismatch, read_reference, record
-from ansible.module_utils.aerie.release_child import ChildJob
+from ansible.module_utils.aerie.hidden.page import page
+from ansible.module_utils.aerie.hidden.result import comparison_result
+from ansible.module_utils.aerie.hidden.run import Settings, compare, mismatch, read_reference, record
+from ansible.module_utils.aerie.release.child import ChildJob
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {

@@ -96,10 +96,10 @@ why:
   returned: always
 """
 
-from ansible.module_utils.aerie import lease_host
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.lease import Claim, Controller
-from ansible.module_utils.aerie.state import InstanceStore
+from ansible.module_utils.aerie.instance import lease_host
+from ansible.module_utils.aerie.instance.lease import Claim, Controller
+from ansible.module_utils.aerie.instance.state import InstanceStore
 from ansible.module_utils.basic import AnsibleModule
 
 

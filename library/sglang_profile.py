@@ -64,9 +64,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie import cycles
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import read_text
+from ansible.module_utils.aerie.measure import cycles
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

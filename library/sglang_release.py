@@ -228,8 +228,8 @@ import time
 from typing import Any
 
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.release_host import missing
-from ansible.module_utils.aerie.release_install import Request, is_installed, present, verified
+from ansible.module_utils.aerie.release.host import missing
+from ansible.module_utils.aerie.release.install import Request, is_installed, present, verified
 from ansible.module_utils.basic import AnsibleModule
 
 # Values this short are no secrets ("1", "off"), and masking them would mask parts of paths and hashes.

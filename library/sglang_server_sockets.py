@@ -62,9 +62,9 @@ rendezvous_closed:
   returned: always
 """
 
-from ansible.module_utils.aerie import sockets
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.state import InstanceStore
+from ansible.module_utils.aerie.instance.state import InstanceStore
+from ansible.module_utils.aerie.network import sockets
 from ansible.module_utils.basic import AnsibleModule
 
 

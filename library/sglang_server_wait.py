@@ -111,10 +111,12 @@ waited_s:
 
 import time
 
-from ansible.module_utils.aerie import drain, holders, lease_host, reality, startup, systemd
+from ansible.module_utils.aerie import systemd
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.overview import api_key
-from ansible.module_utils.aerie.state import InstanceStore
+from ansible.module_utils.aerie.instance import drain, lease_host, reality, startup
+from ansible.module_utils.aerie.instance.overview import api_key
+from ansible.module_utils.aerie.instance.state import InstanceStore
+from ansible.module_utils.aerie.strangers import holders
 from ansible.module_utils.basic import AnsibleModule
 
 # Pause between two looks of one call. A look starts systemctl and journalctl, and a start needs the processor.

@@ -140,9 +140,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie import patch_site, patch_tree
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.patch_entry import parse_entries
+from ansible.module_utils.aerie.patch import site as patch_site
+from ansible.module_utils.aerie.patch import tree as patch_tree
+from ansible.module_utils.aerie.patch.entry import parse_entries
 from ansible.module_utils.basic import AnsibleModule
 
 

@@ -70,8 +70,8 @@ error:
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie import speedup
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.measure import speedup
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

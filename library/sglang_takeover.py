@@ -90,10 +90,10 @@ waited_s:
   returned: always
 """
 
-from ansible.module_utils.aerie import lease_host
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.state import InstanceStore
-from ansible.module_utils.aerie.takeover import Takeover
+from ansible.module_utils.aerie.instance import lease_host
+from ansible.module_utils.aerie.instance.state import InstanceStore
+from ansible.module_utils.aerie.strangers.takeover import Takeover
 from ansible.module_utils.basic import AnsibleModule
 
 

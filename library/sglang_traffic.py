@@ -85,10 +85,10 @@ actions:
   returned: always
 """
 
-from ansible.module_utils.aerie import lease_host
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.host_errors import host_error
-from ansible.module_utils.aerie.traffic_control import TrafficControl
+from ansible.module_utils.aerie.instance import lease_host
+from ansible.module_utils.aerie.instance.host_errors import host_error
+from ansible.module_utils.aerie.network.traffic_control import TrafficControl
 from ansible.module_utils.basic import AnsibleModule
 
 

@@ -26,7 +26,7 @@ class Process:
 
     def describe(self) -> str:
         """``pid 812 (user ubuntu): python3 -m http.server`` for error messages."""
-        from .gpu_holders import hidden_words  # for messages only; the plan does without
+        from .gpu.holders import hidden_words
 
         text = " ".join(hidden_words(self.command)) or "?"
         unit = re.search(r"/([^/]+\.(?:service|scope))", self.cgroup)

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .arguments import Speculation, check_free_arguments
 from .errors import ErrorKind
-from .unit import check_user_environment
+from .instance.arguments import Speculation, check_free_arguments
+from .instance.unit import check_user_environment
 
 UNKNOWN_VARIABLE = ErrorKind(
     "unknown-variable",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from ansible.module_utils.aerie.tune_errors import TOO_FEW_REQUESTS
+from ansible.module_utils.aerie.measure.tune_errors import TOO_FEW_REQUESTS
 from scipy import stats
 
 SEED = 20250101

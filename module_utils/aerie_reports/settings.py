@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ansible.module_utils.aerie.tune_errors import NO_CHAIN, UNKNOWN_PRESET
+from ansible.module_utils.aerie.measure.tune_errors import NO_CHAIN, UNKNOWN_PRESET
 
 NCCL_TUNED = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")
 """Variables that a preset owns: another preset takes them out again."""

@@ -19,8 +19,8 @@ class ActionModule(ActionBase):
         for place in constants.DEFAULT_MODULE_UTILS_PATH or ():
             if place not in ansible.module_utils.__path__:
                 ansible.module_utils.__path__.append(place)
-        from ansible.module_utils.aerie import patch_catalogue
         from ansible.module_utils.aerie.errors import AerieError
+        from ansible.module_utils.aerie.patch import catalogue as patch_catalogue
 
         args = dict(self._task.args)
         wanted, own, catalogue = args.get("patches"), args.get("own") or [], args.get("catalogue") or ""

@@ -20,9 +20,9 @@ def _env() -> tuple[Any, Callable[[Any], str], type[Exception]]:
     for place in constants.DEFAULT_MODULE_UTILS_PATH or ():
         if place not in ansible.module_utils.__path__:
             ansible.module_utils.__path__.append(place)
-    from ansible.module_utils.aerie import gpu_host_env
-    from ansible.module_utils.aerie.arguments import text_of
     from ansible.module_utils.aerie.errors import AerieError
+    from ansible.module_utils.aerie.gpu_host import env as gpu_host_env
+    from ansible.module_utils.aerie.instance.arguments import text_of
 
     return gpu_host_env, text_of, AerieError
 

@@ -22,8 +22,8 @@ def sglang_patch_entries(
     for place in constants.DEFAULT_MODULE_UTILS_PATH or ():
         if place not in ansible.module_utils.__path__:
             ansible.module_utils.__path__.append(place)
-    from ansible.module_utils.aerie import patch_catalogue
     from ansible.module_utils.aerie.errors import AerieError
+    from ansible.module_utils.aerie.patch import catalogue as patch_catalogue
 
     try:
         return list(patch_catalogue.inline(list(wanted), list(own), catalogue))

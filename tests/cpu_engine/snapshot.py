@@ -27,8 +27,7 @@ NAME = "engine"
 INGREDIENTS = (
     "roles/sglang_install/[dftv]*/**/*",  # defaults, files, tasks, vars
     "library/sglang_release.py",
-    "module_utils/aerie/release_*.py",
-    "module_utils/aerie/lockfile.py",
+    "module_utils/aerie/release/*.py",
     "tests/cpu_engine/prepare.yml",
     "tests/cpu_engine/pair.py",
     "tests/cpu_engine/predict.py",

@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE))
 import host
 import namespace
 import pack
-from ansible.module_utils.aerie.lockfile import parse
+from ansible.module_utils.aerie.release.lockfile import parse
 
 
 @pytest.fixture

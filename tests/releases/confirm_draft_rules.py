@@ -1,4 +1,4 @@
-"""Confirm every rule of module_utils/aerie/draft_families.py on real wheels, and print what was found as Markdown.
+"""Confirm every rule of module_utils/aerie/draft/families.py on real wheels, and print what was found as Markdown.
 
     python3 tests/releases/confirm_draft_rules.py DIRECTORY > table.md
 

@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie.draft_case import Settings
-from ansible.module_utils.aerie.draft_check import Report, check
+from ansible.module_utils.aerie.draft.case import Settings
+from ansible.module_utils.aerie.draft.check import Report, check
 
 SIZES = {"BF16": 2, "I64": 8, "F32": 4, "BOOL": 1}
 HIDDEN, VOCAB, DRAFT_VOCAB = 7168, 1000, 10

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie.patch_entry import Entry, parse_entries
-from ansible.module_utils.aerie.patch_tree import TreeResult, apply
+from ansible.module_utils.aerie.patch.entry import Entry, parse_entries
+from ansible.module_utils.aerie.patch.tree import TreeResult, apply
 
 RELEASE = "0.5.9"
 MODEL = "sglang/srt/models/deepseek_v2.py"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.module_utils.aerie.desired import make_spec
-from ansible.module_utils.aerie.spec import Release, Spec
+from ansible.module_utils.aerie.instance.desired import make_spec
+from ansible.module_utils.aerie.instance.spec import Release, Spec
 
 SALT = b"s" * 32
 RELEASE = Release("0.5.23", "/opt/v", "/opt/v/bin/python", "/opt/v/sglang", "/opt/v/d", "aa", "index")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sglang_accept_agreement as module
 import yaml
-from ansible.module_utils.aerie.accept_agreement import (
+from ansible.module_utils.aerie.accept.agreement import (
     KEPT,
     agreement,
     disagreement,
@@ -19,9 +19,9 @@ from ansible.module_utils.aerie.accept_agreement import (
     newest_of,
     with_record,
 )
-from ansible.module_utils.aerie.accept_causes import IN_GRAPHS, known_from, likely_causes
-from ansible.module_utils.aerie.accept_paired import Counted, paired_difference, t_quantile
-from ansible.module_utils.aerie.model_identity import fingerprint
+from ansible.module_utils.aerie.accept.causes import IN_GRAPHS, known_from, likely_causes
+from ansible.module_utils.aerie.accept.model_identity import fingerprint
+from ansible.module_utils.aerie.accept.paired import Counted, paired_difference, t_quantile
 
 DOCUMENTED: dict[str, dict[str, Any]] = yaml.safe_load(module.DOCUMENTATION)["options"]
 EASY = [2 + n % 3 for n in range(24)]  # tokens that a verify gains, by prompt

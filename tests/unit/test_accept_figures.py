@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.accept_causes import first_position, likely_causes
-from ansible.module_utils.aerie.accept_gate import judge
-from ansible.module_utils.aerie.accept_loops import loop_reason
-from ansible.module_utils.aerie.accept_meta import Answer, read_answer
-from ansible.module_utils.aerie.accept_options import MeasureOptions, check_floor
-from ansible.module_utils.aerie.accept_report import SPECULATIVE_FIGURES, report
-from ansible.module_utils.aerie.accept_server import ServerSettings
-from ansible.module_utils.aerie.accept_statistics import (
+from ansible.module_utils.aerie.accept.causes import first_position, likely_causes
+from ansible.module_utils.aerie.accept.gate import judge
+from ansible.module_utils.aerie.accept.loops import loop_reason
+from ansible.module_utils.aerie.accept.meta import Answer, read_answer
+from ansible.module_utils.aerie.accept.options import MeasureOptions, check_floor
+from ansible.module_utils.aerie.accept.report import SPECULATIVE_FIGURES, report
+from ansible.module_utils.aerie.accept.server import ServerSettings
+from ansible.module_utils.aerie.accept.statistics import (
     acceptance_by_position,
     ratio_interval,
     sum_histograms,

@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.accept_meta import (
-    Answer,
-    accepted_or_derived,
-    check_speculative,
-    read_answer,
-)
+from ansible.module_utils.aerie.accept.meta import Answer, accepted_or_derived, check_speculative, read_answer
 from ansible.module_utils.aerie.errors import AerieError
 
 DATA = Path(__file__).parent / "data" / "accept"

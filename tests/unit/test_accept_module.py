@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import sglang_accept_rate as module
 import yaml
-from ansible.module_utils.aerie.accept_options import MeasureOptions
-from ansible.module_utils.aerie.accept_run import Refused
+from ansible.module_utils.aerie.accept.options import MeasureOptions
+from ansible.module_utils.aerie.accept.run import Refused
 from ansible.module_utils.aerie.errors import AerieError
 
 sys.path.insert(0, str(Path(__file__).parent))  # whether or not this directory is a package

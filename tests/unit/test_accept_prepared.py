@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie import accept_prepared
-from ansible.module_utils.aerie.accept_prompts import choose_prompts
-from ansible.module_utils.aerie.accept_tokenize import TokenizerJob
+from ansible.module_utils.aerie.accept import prepared as accept_prepared
+from ansible.module_utils.aerie.accept.prompts import choose_prompts
+from ansible.module_utils.aerie.accept.tokenize import TokenizerJob
 
 PROMPTS = choose_prompts(2)
 IDS = [[1, 2], [3]]

@@ -12,17 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie.accept_prompt_set import DEFAULT_PROMPTS
-from ansible.module_utils.aerie.accept_prompts import (
+from ansible.module_utils.aerie.accept.prompt_set import DEFAULT_PROMPTS
+from ansible.module_utils.aerie.accept.prompts import (
     PromptSet,
     choose_prompts,
     parse_prompts,
     prompt_sha256,
     read_prompts_file,
 )
-from ansible.module_utils.aerie.accept_tokenize import TokenizerJob, read_child, tokenize
+from ansible.module_utils.aerie.accept.tokenize import TokenizerJob, read_child, tokenize
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.release_child import Finished, environment
+from ansible.module_utils.aerie.release.child import Finished, environment
 
 
 def test_shipped_set_is_distinct_and_large_enough_for_the_default() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.accept_client import HttpClient
-from ansible.module_utils.aerie.accept_options import MeasureOptions
-from ansible.module_utils.aerie.accept_progress import ProgressFile
-from ansible.module_utils.aerie.accept_run import Refused, inspect_server
-from ansible.module_utils.aerie.accept_run import measure as measure_inspected
-from ansible.module_utils.aerie.accept_server import (
+from ansible.module_utils.aerie.accept.client import HttpClient
+from ansible.module_utils.aerie.accept.options import MeasureOptions
+from ansible.module_utils.aerie.accept.progress import ProgressFile
+from ansible.module_utils.aerie.accept.run import Refused, inspect_server
+from ansible.module_utils.aerie.accept.run import measure as measure_inspected
+from ansible.module_utils.aerie.accept.server import (
     ServerSettings,
     check_environment,
     check_settings,

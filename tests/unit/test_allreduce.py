@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.aerie import allreduce
-from ansible.module_utils.aerie.allreduce import judge, tensor_parallel
+from ansible.module_utils.aerie.instance import allreduce
+from ansible.module_utils.aerie.instance.allreduce import judge, tensor_parallel
 
 TWO = ["python", "-m", "sglang.launch_server", "--tp-size", "2"]
 SILENCE = " To silence this warning, specify --disable-custom-all-reduce explicitly."

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.aerie.arguments import Speculation, check_free_arguments, command_line
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.instance.arguments import Speculation, check_free_arguments, command_line
 
 STEPS_2 = {"algorithm": "EAGLE3", "num_steps": 2, "eagle_topk": 1, "num_draft_tokens": 3}
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import sglang_benchmark as module
 import yaml
-from ansible.module_utils.aerie.accept_prompts import choose_prompts
-from ansible.module_utils.aerie.bench_figures import batch_figures
-from ansible.module_utils.aerie.bench_run import BenchJob, run_load
+from ansible.module_utils.aerie.accept.prompts import choose_prompts
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.measure.bench_figures import batch_figures
+from ansible.module_utils.aerie.measure.bench_run import BenchJob, run_load
 
 sys.path.insert(0, str(Path(__file__).parent))
 from accept_double import Double

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.cycles import figures, read_cycles
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.measure.cycles import figures, read_cycles
 from ansible.module_utils.aerie_reports.words import profile_verdict
 
 

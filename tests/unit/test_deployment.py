@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie import deployment, preflight
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.spec import Release, Spec
-from ansible.module_utils.aerie.state import ACCEPTED, InstanceState, InstanceStore, instances
+from ansible.module_utils.aerie.instance import deployment, preflight
+from ansible.module_utils.aerie.instance.spec import Release, Spec
+from ansible.module_utils.aerie.instance.state import ACCEPTED, InstanceState, InstanceStore, instances
 from spec_made import spec
 
 

@@ -329,8 +329,10 @@ def test_what_is_declared_is_what_is_documented(found: find_errors.Found) -> Non
     """The reader of the source against the registry that the code itself keeps."""
     from ansible.module_utils.aerie.errors import ErrorKind
 
-    for path in sorted((ROOT / "module_utils" / "aerie").glob("*.py")):
-        importlib.import_module(f"ansible.module_utils.aerie.{path.stem}")
+    cores = ROOT / "module_utils" / "aerie"
+    for path in sorted(cores.rglob("*.py")):
+        dotted = ".".join(path.relative_to(cores).with_suffix("").parts)
+        importlib.import_module(f"ansible.module_utils.aerie.{dotted}")
     real = {code: kind.meaning for code, kind in ErrorKind.declared.items()}
     assert {kind.code: kind.meaning for kind in found.kinds} == real
 
@@ -433,7 +435,7 @@ def test_variables_in_documents_exist(path: Path) -> None:
 
 
 def test_the_architecture_page_names_every_step_and_phase() -> None:
-    from ansible.module_utils.aerie import state
+    from ansible.module_utils.aerie.instance import state
 
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     steps = documentation("sglang_deployment")["options"]["state"]["choices"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.draft_arguments import graphs_switched_off, with_arguments
-from ansible.module_utils.aerie.draft_case import Settings
+from ansible.module_utils.aerie.draft.arguments import graphs_switched_off, with_arguments
+from ansible.module_utils.aerie.draft.case import Settings
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie.draft_check import check
-from ansible.module_utils.aerie.draft_checks import CHECKS
+from ansible.module_utils.aerie.draft.check import check
+from ansible.module_utils.aerie.draft.checks import CHECKS
 from ansible.module_utils.aerie.errors import AerieError
 from draft_made import (
     D2T,
@@ -291,7 +291,7 @@ def test_every_code_is_in_the_documents():
     """docs/draft-rules.md lists each code with its kind, and no other."""
     root = Path(__file__).resolve().parents[2]
     raised = {}
-    for file in sorted((root / "module_utils/aerie").glob("draft_*.py")):
+    for file in sorted((root / "module_utils/aerie/draft").glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             kind = getattr(getattr(node, "func", None), "id", "")
             if kind in ("problem", "warning"):

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import deployment, draft_copy, preflight
-from ansible.module_utils.aerie.deployer import run
-from ansible.module_utils.aerie.difference import differences
+from ansible.module_utils.aerie.draft import copy as draft_copy
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.spec import Release
-from ansible.module_utils.aerie.state import InstanceStore
+from ansible.module_utils.aerie.instance import deployment, preflight
+from ansible.module_utils.aerie.instance.deployer import run
+from ansible.module_utils.aerie.instance.difference import differences
+from ansible.module_utils.aerie.instance.spec import Release
+from ansible.module_utils.aerie.instance.state import InstanceStore
 from spec_made import MODELS, SETTINGS, spec
 
 IDS = "eagle_aux_hidden_state_layer_ids"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.aerie import draft_layer_ids as rules
-from ansible.module_utils.aerie.draft_families import DELEGATED_BY_FIX, FAMILIES, GRAPH_FIX, family_of
-from ansible.module_utils.aerie.draft_wiring import graph_keeps_ids, target_rules, wiring
-from ansible.module_utils.aerie.release_rules import version_key
+from ansible.module_utils.aerie.draft import layer_ids as rules
+from ansible.module_utils.aerie.draft.families import DELEGATED_BY_FIX, FAMILIES, GRAPH_FIX, family_of
+from ansible.module_utils.aerie.draft.wiring import graph_keeps_ids, target_rules, wiring
+from ansible.module_utils.aerie.release.rules import version_key
 
 ALL = [rules.NO_IDS, rules.PLUS_ONE, rules.PLUS_ONE_IF_FIRST_IS_ONE, rules.AS_IS_IF_THE_END_IS_NAMED]
 

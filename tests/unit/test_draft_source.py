@@ -6,9 +6,9 @@ import ast
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie.draft_source import SourceTree
-from ansible.module_utils.aerie.draft_source_graph import graph_keeps_ids
-from ansible.module_utils.aerie.draft_source_method import CannotInterpret, interpret
+from ansible.module_utils.aerie.draft.source import SourceTree
+from ansible.module_utils.aerie.draft.source_graph import graph_keeps_ids
+from ansible.module_utils.aerie.draft.source_method import CannotInterpret, interpret
 from draft_made import KIMI, problems, report, warnings
 
 SETS = """

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import drain, leftovers, processes
+from ansible.module_utils.aerie import processes
 from ansible.module_utils.aerie.health import Answer
+from ansible.module_utils.aerie.instance import drain, leftovers
 from test_processes import TCP, TCP6
 
 SPEC = {"release": {"release": "0.5.23"}, "command": ["python", "--enable-metrics"]}

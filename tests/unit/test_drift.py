@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import drift, witness
-from ansible.module_utils.aerie.patch_store import FileRecord, Manifest, PatchStore
-from ansible.module_utils.aerie.reality import Reality
-from ansible.module_utils.aerie.state import FAILED, STOPPED, SWITCHED, InstanceState, InstanceStore
+from ansible.module_utils.aerie.instance import drift, witness
+from ansible.module_utils.aerie.instance.reality import Reality
+from ansible.module_utils.aerie.instance.state import FAILED, STOPPED, SWITCHED, InstanceState, InstanceStore
+from ansible.module_utils.aerie.patch.store import FileRecord, Manifest, PatchStore
 from test_plan import ABSENT, DONE, DOWN, LIVE, RUNNING, UNIT
 
 ACCEPTED_AS = {"digest": "x", "start_ticks": 5000}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.gpu_failures import failure, holders_of
-from ansible.module_utils.aerie.gpu_holders import Identity
-from ansible.module_utils.aerie.gpu_readings import (
+from ansible.module_utils.aerie.gpu.failures import failure, holders_of
+from ansible.module_utils.aerie.gpu.holders import Identity
+from ansible.module_utils.aerie.gpu.readings import (
     COMPUTE,
     GRAPHICS,
     MIB,
@@ -17,7 +17,7 @@ from ansible.module_utils.aerie.gpu_readings import (
     Rule,
     judge,
 )
-from ansible.module_utils.aerie.gpu_wait import Outcome
+from ansible.module_utils.aerie.gpu.wait import Outcome
 
 ID = "3f4a" * 16
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie.gpu_holders import (
+from ansible.module_utils.aerie.gpu.holders import (
     COMMAND_LENGTH,
     command_line,
     describe,

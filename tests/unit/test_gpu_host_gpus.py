@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import gpu_host_nvml
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.gpu_driver import Driver, kernel_driver_version
-from ansible.module_utils.aerie.gpu_host_devices import translate
-from ansible.module_utils.aerie.gpu_host_driver import check_cuda, check_fabric, check_pin, cuda_major_of
-from ansible.module_utils.aerie.gpu_host_facts import (
+from ansible.module_utils.aerie.gpu.driver import Driver, kernel_driver_version
+from ansible.module_utils.aerie.gpu_host import nvml as gpu_host_nvml
+from ansible.module_utils.aerie.gpu_host.devices import translate
+from ansible.module_utils.aerie.gpu_host.driver import check_cuda, check_fabric, check_pin, cuda_major_of
+from ansible.module_utils.aerie.gpu_host.facts import (
     CAUTION,
     PROBLEM,
     DriverFacts,
@@ -30,7 +30,7 @@ from ansible.module_utils.aerie.gpu_host_facts import (
     Pair,
     topology_said,
 )
-from ansible.module_utils.aerie.gpu_host_gpus import check_count, check_health, check_memory, check_model
+from ansible.module_utils.aerie.gpu_host.gpus import check_count, check_health, check_memory, check_model
 
 DATA = Path(__file__).parent / "data" / "gpu_host"
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import gpu_driver, gpu_host_system
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.gpu_host_env import check_units, merged, start_checks
-from ansible.module_utils.aerie.gpu_host_facts import (
+from ansible.module_utils.aerie.gpu import driver as gpu_driver
+from ansible.module_utils.aerie.gpu_host import system as gpu_host_system
+from ansible.module_utils.aerie.gpu_host.env import check_units, merged, start_checks
+from ansible.module_utils.aerie.gpu_host.facts import (
     CAUTION,
     PROBLEM,
     DriverFacts,
@@ -27,10 +28,10 @@ from ansible.module_utils.aerie.gpu_host_facts import (
     Interface,
     UnitEnvironment,
 )
-from ansible.module_utils.aerie.gpu_host_limits import check_limits
-from ansible.module_utils.aerie.gpu_host_nccl import check_conf, check_interfaces, effective, read_conf
-from ansible.module_utils.aerie.gpu_host_report import DriverReading, Options, read_driver, report
-from ansible.module_utils.aerie.gpu_host_xid import check_xids, parse
+from ansible.module_utils.aerie.gpu_host.limits import check_limits
+from ansible.module_utils.aerie.gpu_host.nccl import check_conf, check_interfaces, effective, read_conf
+from ansible.module_utils.aerie.gpu_host.report import DriverReading, Options, read_driver, report
+from ansible.module_utils.aerie.gpu_host.xid import check_xids, parse
 
 CAPTURED = json.loads((Path(__file__).parent / "data" / "gpu_host" / "two_h200.json").read_text())
 BOOT = CAPTURED["kernel_log"][0]

@@ -15,10 +15,11 @@ from typing import Any
 import gpu_memory_zero
 import pytest
 import yaml
-from ansible.module_utils.aerie import gpu_check, gpu_driver
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.gpu_check import Options, Report, check
-from ansible.module_utils.aerie.gpu_holders import Identity
+from ansible.module_utils.aerie.gpu import check as gpu_check
+from ansible.module_utils.aerie.gpu import driver as gpu_driver
+from ansible.module_utils.aerie.gpu.check import Options, Report, check
+from ansible.module_utils.aerie.gpu.holders import Identity
 from nvml import build
 from nvml.scenario import MIB, Gpu, Holder, Mig, Scenario, gpu_uuid, mig_uuid
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.gpu_readings import (
+from ansible.module_utils.aerie.gpu.readings import (
     COMPUTE,
     FREE,
     GRAPHICS,
@@ -23,7 +23,7 @@ from ansible.module_utils.aerie.gpu_readings import (
     judge,
     to_mib,
 )
-from ansible.module_utils.aerie.gpu_wait import Outcome, wait_until_free
+from ansible.module_utils.aerie.gpu.wait import Outcome, wait_until_free
 
 TOTAL, RESERVED = 150754820096, 644939776
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.hidden_events import Lines, parse, served
-from ansible.module_utils.aerie.hidden_probe import ARM, EVENTS, Probes, silent
+from ansible.module_utils.aerie.hidden.events import Lines, parse, served
+from ansible.module_utils.aerie.hidden.probe import ARM, EVENTS, Probes, silent
 
 
 def line(kind: str, rows: int = 12, arm: str = "a", **more: Any) -> bytes:

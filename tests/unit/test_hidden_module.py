@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import sglang_hidden_states as module
 import yaml
-from ansible.module_utils.aerie import hidden_run
-from ansible.module_utils.aerie.accept_client import HttpClient
-from ansible.module_utils.aerie.accept_progress import ProgressFile
+from ansible.module_utils.aerie.accept.client import HttpClient
+from ansible.module_utils.aerie.accept.progress import ProgressFile
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.hidden_probe import ARM, EVENTS
-from ansible.module_utils.aerie.hidden_run import Settings, compare, read_reference, record
-from ansible.module_utils.aerie.release_child import ChildJob, Finished
+from ansible.module_utils.aerie.hidden import run as hidden_run
+from ansible.module_utils.aerie.hidden.probe import ARM, EVENTS
+from ansible.module_utils.aerie.hidden.run import Settings, compare, read_reference, record
+from ansible.module_utils.aerie.release.child import ChildJob, Finished
 
 sys.path.insert(0, str(Path(__file__).parent))  # whether or not this directory is a package
 from accept_double import Double

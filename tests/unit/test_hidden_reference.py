@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.hidden_events import Event, Served
-from ansible.module_utils.aerie.hidden_reference import Known, compared, read_json_reference, small_figures
-from ansible.module_utils.aerie.hidden_verdict import Candidate, decide
+from ansible.module_utils.aerie.hidden.events import Event, Served
+from ansible.module_utils.aerie.hidden.reference import Known, compared, read_json_reference, small_figures
+from ansible.module_utils.aerie.hidden.verdict import Candidate, decide
 
 GOOD = (0.0295, -0.0113, -0.0168)  # a known good case: what was served …
 TRAINED = (0.0295, -0.0114, -0.0170)  # … and what training had dumped

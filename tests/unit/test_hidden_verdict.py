@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.hidden_page import page
-from ansible.module_utils.aerie.hidden_result import comparison_result
-from ansible.module_utils.aerie.hidden_verdict import Candidate, decide, tolerance_for, width_verdict
+from ansible.module_utils.aerie.hidden.page import page
+from ansible.module_utils.aerie.hidden.result import comparison_result
+from ansible.module_utils.aerie.hidden.verdict import Candidate, decide, tolerance_for, width_verdict
 
 LAYERS = 6
 CANDIDATES = [

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie import host_default
-from ansible.module_utils.aerie.state import ACCEPTED, InstanceState, InstanceStore
+from ansible.module_utils.aerie.instance import host_default
+from ansible.module_utils.aerie.instance.state import ACCEPTED, InstanceState, InstanceStore
 
 OLD = {"NCCL_IB_HCA": "mlx5_0", "NCCL_DEBUG": "WARN"}
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie import lease_host
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.lease import (
+from ansible.module_utils.aerie.instance import lease_host
+from ansible.module_utils.aerie.instance.lease import (
     Claim,
     Clock,
     Controller,
@@ -20,7 +20,7 @@ from ansible.module_utils.aerie.lease import (
     renewed,
     why_free,
 )
-from ansible.module_utils.aerie.state import InstanceStore
+from ansible.module_utils.aerie.instance.state import InstanceStore
 
 NOW = Clock("boot-1", 10_000.0)
 ME = Controller("laptop", "m1", "b1", "pid:[1]", 100, "7", "anna", "gpu1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.lockfile import normalised, parse
+from ansible.module_utils.aerie.release.lockfile import normalised, parse
 
 A = "a" * 64
 B = "b" * 64

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import deployment, mode, patch_tree
-from ansible.module_utils.aerie.difference import differences
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import read_json
-from ansible.module_utils.aerie.spec import Release
-from ansible.module_utils.aerie.state import InstanceStore
+from ansible.module_utils.aerie.instance import deployment, mode
+from ansible.module_utils.aerie.instance.difference import differences
+from ansible.module_utils.aerie.instance.spec import Release
+from ansible.module_utils.aerie.instance.state import InstanceStore
+from ansible.module_utils.aerie.patch import tree as patch_tree
 from spec_made import spec
 
 FILE = "sglang/srt/models/deepseek_v2.py"

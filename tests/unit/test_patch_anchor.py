@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.patch_compose import Composed, compose
+from ansible.module_utils.aerie.patch.compose import Composed, compose
 from patch_made import MODEL, TEXT, entries, entry
 
 

@@ -59,7 +59,7 @@ def test_same_size_and_same_second(site: Path, writes: bool) -> None:
 
 
 def test_a_time_in_the_same_second_is_not_taken(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ansible.module_utils.aerie import patch_replace
+    from ansible.module_utils.aerie.patch import replace as patch_replace
 
     now = (site / FILE).stat().st_mtime_ns
     monkeypatch.setattr(patch_replace.time, "time_ns", lambda: now)
@@ -71,7 +71,7 @@ def test_a_time_in_the_same_second_is_not_taken(site: Path, monkeypatch: pytest.
 
 def test_byte_code_that_comes_while_a_file_is_replaced(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process imports the old text between the first removal of its byte-code and the new file."""
-    from ansible.module_utils.aerie import patch_bytecode
+    from ansible.module_utils.aerie.patch import bytecode as patch_bytecode
 
     real = patch_bytecode.discard
     calls = []

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.aerie import patch_catalogue
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.mode import MODES, patch_record
+from ansible.module_utils.aerie.instance.mode import MODES, patch_record
+from ansible.module_utils.aerie.patch import catalogue as patch_catalogue
 from patch_made import MODEL, PROBE, entry, make_tree, snapshot
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.patch_entry import parse_entries, probe_texts
+from ansible.module_utils.aerie.patch.entry import parse_entries, probe_texts
 from patch_made import MODEL, PROBE, entries, entry
 
 DIFF = f"--- a/{MODEL}\n+++ b/{MODEL}\n@@ -1 +1 @@\n-a\n+b\n"

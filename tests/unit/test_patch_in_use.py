@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie import patch_site
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.patch import site as patch_site
 from patch_made import entry, make_tree, patch, snapshot
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)\n"

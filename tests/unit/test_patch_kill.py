@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.patch_store import DIRECTORY
+from ansible.module_utils.aerie.patch.store import DIRECTORY
 from patch_made import MODEL, PROBE, TEXT, entry, make_tree, patch, snapshot
 
 OTHER = "sglang/srt/models/llama.py"

@@ -6,7 +6,7 @@ import ast
 import tempfile
 from pathlib import Path
 
-from ansible.module_utils.aerie.patch_compose import compose
+from ansible.module_utils.aerie.patch.compose import compose
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from patch_made import MODEL, entries, entry, make_tree, patch, snapshot

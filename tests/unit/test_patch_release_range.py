@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.aerie.patch_release_range import check_range, contains
+from ansible.module_utils.aerie.patch.release_range import check_range, contains
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet

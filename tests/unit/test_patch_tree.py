@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import patch_pristine, patch_replace, patch_site, wheel_record
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.patch_store import DIRECTORY
-from ansible.module_utils.aerie.patch_tree import changed_by_others
+from ansible.module_utils.aerie.patch import pristine as patch_pristine
+from ansible.module_utils.aerie.patch import replace as patch_replace
+from ansible.module_utils.aerie.patch import site as patch_site
+from ansible.module_utils.aerie.patch.store import DIRECTORY
+from ansible.module_utils.aerie.patch.tree import changed_by_others
+from ansible.module_utils.aerie.release import wheel_record
 from patch_made import MODEL, PROBE, TEXT, entry, make_tree, patch, snapshot
 
 PATCHED = TEXT.replace(

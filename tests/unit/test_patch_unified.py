@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.patch_unified import apply_diff, parse_diff
+from ansible.module_utils.aerie.patch.unified import apply_diff, parse_diff
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patch_made import MODEL, TEXT, entry, make_tree, patch, snapshot

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.plan import Plan, duration, make_plan, summary
+from ansible.module_utils.aerie.instance.plan import Plan, duration, make_plan, summary
+from ansible.module_utils.aerie.instance.reality import Reality
+from ansible.module_utils.aerie.instance.spec import resolved
+from ansible.module_utils.aerie.instance.state import ACCEPTED, STOPPED, SWITCHED, InstanceState
 from ansible.module_utils.aerie.processes import Listener, Process
-from ansible.module_utils.aerie.reality import Reality
-from ansible.module_utils.aerie.spec import resolved
-from ansible.module_utils.aerie.state import ACCEPTED, STOPPED, SWITCHED, InstanceState
 from ansible.module_utils.aerie.systemd import UnitState
 from spec_made import spec
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.ports import (
+from ansible.module_utils.aerie.network.ports import (
     EPHEMERAL,
     Ports,
     check_clashes,
     rendezvous_port,
     unexpected_listeners,
 )
+from ansible.module_utils.aerie.network.sockets import Sockets, check, complaints, labelled
+from ansible.module_utils.aerie.network.traffic import Closed
 from ansible.module_utils.aerie.processes import Listener
-from ansible.module_utils.aerie.sockets import Sockets, check, complaints, labelled
-from ansible.module_utils.aerie.traffic import Closed
 from spec_made import RELEASE, spec
 
 

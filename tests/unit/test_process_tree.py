@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie.process_tree import (
+from ansible.module_utils.aerie.strangers.process_tree import (
     Member,
     descendants,
     living,

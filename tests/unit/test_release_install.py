@@ -18,10 +18,11 @@ from pathlib import Path
 
 import ansible.module_utils
 import pytest
-from ansible.module_utils.aerie import release_install, release_wheels
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.release_install import Request, is_installed, present, verified
-from ansible.module_utils.aerie.release_layout import read_record
+from ansible.module_utils.aerie.release import install as release_install
+from ansible.module_utils.aerie.release import wheels as release_wheels
+from ansible.module_utils.aerie.release.install import Request, is_installed, present, verified
+from ansible.module_utils.aerie.release.layout import read_record
 from release_wheels_made import lock_of, make_sglang, make_wheel
 
 RELEASE = "0.5.23"
@@ -232,7 +233,7 @@ RUN = """
 import json, sys
 import ansible.module_utils
 ansible.module_utils.__path__.append(sys.argv[1])
-from ansible.module_utils.aerie.release_install import Request, present
+from ansible.module_utils.aerie.release.install import Request, present
 present(Request(**json.loads(sys.argv[2])), check=False, say=lambda text: print(text, flush=True))
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie.release_pip import Progress, command, environment, failure, redacted
+from ansible.module_utils.aerie.release.pip import Progress, command, environment, failure, redacted
 
 OUTPUT = """\
 Looking in links: /srv/wheels

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie.release_layout import Host, Layout, Record, Venv, look
-from ansible.module_utils.aerie.release_plan import Wanted, plan
+from ansible.module_utils.aerie.release.layout import Host, Layout, Record, Venv, look
+from ansible.module_utils.aerie.release.plan import Wanted, plan
 
 LAYOUT = Layout(Path("/opt/sglang"))
 LOCK_A = "a" * 64
@@ -154,8 +154,8 @@ def test_deployments_are_read_for_the_environments_they_name(tmp_path: Path) -> 
 
 
 def test_a_pin_takes_the_local_version_in_the_wheelhouse(tmp_path: Path) -> None:
-    from ansible.module_utils.aerie.lockfile import parse
-    from ansible.module_utils.aerie.release_wheels import require_wheels
+    from ansible.module_utils.aerie.release.lockfile import parse
+    from ansible.module_utils.aerie.release.wheels import require_wheels
 
     wheel = tmp_path / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
     wheel.touch()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.release_python import inspect, pip_for
+from ansible.module_utils.aerie.release.python import inspect, pip_for
 
 
 def interpreter(tmp_path: Path, answer: str, status: int = 0) -> str:

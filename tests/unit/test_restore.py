@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import deployment, gated, restore, step_switch, systemd
+from ansible.module_utils.aerie import systemd
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import sha256_of
-from ansible.module_utils.aerie.restore import Candidate
-from ansible.module_utils.aerie.spec import Release
-from ansible.module_utils.aerie.state import ACCEPTED, FAILED, InstanceState, InstanceStore
-from ansible.module_utils.aerie.step import Step
+from ansible.module_utils.aerie.instance import deployment, gated, restore, step_switch
+from ansible.module_utils.aerie.instance.restore import Candidate
+from ansible.module_utils.aerie.instance.spec import Release
+from ansible.module_utils.aerie.instance.state import ACCEPTED, FAILED, InstanceState, InstanceStore
+from ansible.module_utils.aerie.instance.step import Step
 from ansible.module_utils.aerie.systemd import UnitState
 from spec_made import spec
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.desired import make_spec
-from ansible.module_utils.aerie.difference import differences
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.release_rules import server_info_path, stop_signals, version_key
-from ansible.module_utils.aerie.spec import Release, resolved
+from ansible.module_utils.aerie.instance.desired import make_spec
+from ansible.module_utils.aerie.instance.difference import differences
+from ansible.module_utils.aerie.instance.spec import Release, resolved
+from ansible.module_utils.aerie.release.rules import server_info_path, stop_signals, version_key
 from spec_made import MODELS, RELEASE, SETTINGS, spec
 from test_mode import entry
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.aerie import speedup
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.measure import speedup
 
 KNOWN = {
     "aaaa": {"8": {"value": 0.9, "low": 0.85, "high": 0.95}, "1": {"value": 1.31, "low": 1.27, "high": 1.35}}

@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.instance.startup import (
+    advice_for,
+    check_unit,
+    judge_start,
+    judge_stop,
+    phase_of,
+)
 from ansible.module_utils.aerie.processes import Listener
-from ansible.module_utils.aerie.startup import advice_for, check_unit, judge_start, judge_stop, phase_of
 from test_plan import ABSENT, RUNNING, UNIT
 
 LOADING = replace(RUNNING, listener=(), health="not listening yet")

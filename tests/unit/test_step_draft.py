@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.step_draft import DraftRefusedError, advice, judge
+from ansible.module_utils.aerie.instance.step_draft import DraftRefusedError, advice, judge
 from draft_made import DEEPSEEK, HIDDEN, draft_config, draft_tensors, write_model
 
 

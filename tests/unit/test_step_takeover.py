@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import holders, step_takeover, takeover
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.plan import Plan, summary
+from ansible.module_utils.aerie.instance import step_takeover
+from ansible.module_utils.aerie.instance.plan import Plan, summary
+from ansible.module_utils.aerie.instance.step import Step
 from ansible.module_utils.aerie.processes import Listener
-from ansible.module_utils.aerie.step import Step
+from ansible.module_utils.aerie.strangers import holders, takeover
 from test_plan import ABSENT, RUNNING
 from test_stranger import HAND
 

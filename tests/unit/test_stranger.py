@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import holders
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.gpu_holders import Identity
-from ansible.module_utils.aerie.process_tree import Member
+from ansible.module_utils.aerie.gpu.holders import Identity
 from ansible.module_utils.aerie.processes import Listener
-from ansible.module_utils.aerie.stranger import (
+from ansible.module_utils.aerie.strangers import holders
+from ansible.module_utils.aerie.strangers.process_tree import Member
+from ansible.module_utils.aerie.strangers.stranger import (
     Stranger,
     kept_environment,
     note_line,

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import takeover
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.process_tree import descendants, read_member, read_table
-from ansible.module_utils.aerie.state import InstanceStore
-from ansible.module_utils.aerie.takeover import Takeover
+from ansible.module_utils.aerie.instance.state import InstanceStore
+from ansible.module_utils.aerie.strangers import takeover
+from ansible.module_utils.aerie.strangers.process_tree import descendants, read_member, read_table
+from ansible.module_utils.aerie.strangers.takeover import Takeover
 
 # A server that ends on SIGTERM, or does not, with a worker below it that knows nothing of signals.
 SERVER = """

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie import nft, traffic_control
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.traffic import (
+from ansible.module_utils.aerie.network import nft, traffic_control
+from ansible.module_utils.aerie.network.traffic import (
     NO_TABLE,
     Closed,
     Table,
@@ -21,7 +21,7 @@ from ansible.module_utils.aerie.traffic import (
     remove_script,
     remove_table_script,
 )
-from ansible.module_utils.aerie.traffic_control import TrafficControl
+from ansible.module_utils.aerie.network.traffic_control import TrafficControl
 from spec_made import SETTINGS, spec
 
 DATA = Path(__file__).parent / "data" / "nft"

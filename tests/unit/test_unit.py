@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.unit import (
+from ansible.module_utils.aerie.instance.unit import (
     RESERVED_ENVIRONMENT,
     check_user_environment,
     environment_lines,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.wheel_record import differences, find_dist_info, parse_record
+from ansible.module_utils.aerie.release.wheel_record import differences, find_dist_info, parse_record
 from release_wheels_made import make_sglang, make_wheel
 
 

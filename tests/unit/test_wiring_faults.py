@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.draft_files import read_checkpoint
-from ansible.module_utils.aerie.patch_entry import parse_entries
+from ansible.module_utils.aerie.draft.files import read_checkpoint
+from ansible.module_utils.aerie.patch.entry import parse_entries
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -10,19 +10,19 @@ from typing import Any
 
 import sglang_accept_rate
 import sglang_draft_check
-from ansible.module_utils.aerie.accept_agreement import Agreement, agreement, identity, make_record
-from ansible.module_utils.aerie.accept_client import HttpClient
-from ansible.module_utils.aerie.accept_gate import judge
-from ansible.module_utils.aerie.accept_options import MeasureOptions
-from ansible.module_utils.aerie.accept_prompts import PromptSet
-from ansible.module_utils.aerie.accept_run import inspect_server, measure
-from ansible.module_utils.aerie.accept_tokenize import TokenizerJob
-from ansible.module_utils.aerie.draft_case import Settings as DraftSettings
-from ansible.module_utils.aerie.draft_check import check
+from ansible.module_utils.aerie.accept.agreement import Agreement, agreement, identity, make_record
+from ansible.module_utils.aerie.accept.client import HttpClient
+from ansible.module_utils.aerie.accept.gate import judge
+from ansible.module_utils.aerie.accept.model_identity import config_fingerprint, fingerprint
+from ansible.module_utils.aerie.accept.options import MeasureOptions
+from ansible.module_utils.aerie.accept.prompts import PromptSet
+from ansible.module_utils.aerie.accept.run import inspect_server, measure
+from ansible.module_utils.aerie.accept.tokenize import TokenizerJob
+from ansible.module_utils.aerie.draft.case import Settings as DraftSettings
+from ansible.module_utils.aerie.draft.check import check
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.hidden_run import Settings, compare, read_reference
-from ansible.module_utils.aerie.model_identity import config_fingerprint, fingerprint
-from ansible.module_utils.aerie.release_child import ChildJob
+from ansible.module_utils.aerie.hidden.run import Settings, compare, read_reference
+from ansible.module_utils.aerie.release.child import ChildJob
 
 CPU_ENGINE = Path(__file__).resolve().parent.parent / "cpu_engine"
 TRAINING_LAYERS = (1, 3, 5)

@@ -15,8 +15,9 @@ sys.path.insert(0, str(ROOT / "tests" / "cpu_engine"))
 
 import engine
 import serve
-from ansible.module_utils.aerie import patch_catalogue, patch_tree
-from ansible.module_utils.aerie.patch_entry import parse_entries
+from ansible.module_utils.aerie.patch import catalogue as patch_catalogue
+from ansible.module_utils.aerie.patch import tree as patch_tree
+from ansible.module_utils.aerie.patch.entry import parse_entries
 
 CATALOGUE = ROOT / "roles" / "sglang_patches" / "files" / "catalogue"
 KERNELS = ROOT / "tests" / "cpu_engine" / "kernels"

@@ -30,10 +30,10 @@ ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 sys.path[:0] = [str(HERE), str(ROOT / "library"), str(ROOT / "tests" / "cpu_engine")]
 
 import checks
-from ansible.module_utils.aerie.accept_prompts import choose_prompts
-from ansible.module_utils.aerie.accept_tokenize import TokenizerJob, tokenize
+from ansible.module_utils.aerie.accept.prompts import choose_prompts
+from ansible.module_utils.aerie.accept.tokenize import TokenizerJob, tokenize
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.startup import advice_for
+from ansible.module_utils.aerie.instance.startup import advice_for
 from checks import Outcome
 from engine_run import Engine, PatchedServer
 from faults import FAULTS, OTHER_PAIR, Fault

@@ -1,0 +1,1 @@
+"""How many tokens a verify gains, and whether that is enough."""

@@ -1,0 +1,1 @@
+"""Whether draft, target, release and settings fit together."""

@@ -1,0 +1,1 @@
+"""Whether GPUs hold nothing, and who holds them."""

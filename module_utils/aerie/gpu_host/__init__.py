@@ -1,0 +1,1 @@
+"""Whether a host is fit: driver, GPUs, limits, environment."""

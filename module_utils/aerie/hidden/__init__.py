@@ -1,0 +1,1 @@
+"""Whether the draft gets the states that it was trained on."""

@@ -1,0 +1,142 @@
+"""The steps that change a host: ``built``, ``stopped``, ``started``, ``accepted``, ``failed``."""
+
+from __future__ import annotations
+
+import grp
+
+from .. import processes, systemd
+from ..files import read_text, write_atomic
+from . import deployment, host_default, leftovers, mode, restore, state, witness
+from .desired import secret_values
+from .spec import resolved
+from .step import Step
+
+
+def built(step: Step) -> None:
+    """Make the deployment's directory."""
+    there = step.spec is not None and step.store.spec(step.digest) is not None
+    if there and not witness.changed_sources(step.directory):
+        return
+    if (
+        step.act(f"build deployment {step.digest or '(digest known after install)'}")
+        and step.spec is not None
+    ):
+        gid = grp.getgrnam(step.settings["group"]).gr_gid
+        patches = mode.patches_for(step.settings.get("patches") or [], step.spec.release.release)
+        deployment.build(step.store, step.spec, secret_values(step.settings), gid, patches, replace=there)
+
+
+def stopped(step: Step) -> None:
+    """Ask systemd to stop the unit; with ``disable`` it also stays down after a reboot."""
+    unit = systemd.show(step.store.unit_name)
+    _stop(step, unit)
+    if not step.settings["disable"]:
+        return
+    _disable(step, unit)
+    if step.record.phase not in (state.STOPPED, state.NONE):
+        step.save(state.STOPPED)
+
+
+def started(step: Step) -> None:
+    """Make the deployment current, write its unit, ask systemd to start it."""
+    step.require_built()
+    before = systemd.show(step.store.unit_name)
+    if before.result == "timeout":  # systemd had to SIGKILL it; this word is gone once the unit starts again
+        step.record.soak = max(step.record.soak, state.SOAK_AFTER_KILL)
+    # A deployment that has not passed its gates must not come up by itself after a reboot.
+    _disable(step, before)
+    switch = step.store.current() != step.digest or not step.digest
+    if switch and step.act(f"make {step.digest or 'the new deployment'} current"):
+        step.store.set_current(step.digest)
+    _write_unit(step)
+    step.save(state.SWITCHED)
+    for path in leftovers.stale(step.settings["user"]):
+        if step.act(f"remove {path}, left by a process that has ended"):
+            path.unlink(missing_ok=True)
+    if not before.running and step.act(f"start {before.name}"):
+        systemd.forget_failures(before.name)
+        systemd.systemctl("start", "--no-block", before.name)
+
+
+def accepted(step: Step) -> None:
+    """Record that the gates passed, enable at boot, remove deployments that are kept no longer."""
+    step.require_built()
+    unit = systemd.show(step.store.unit_name)
+    if unit.file_state != "enabled" and step.act(f"enable {unit.name} at boot"):
+        systemd.systemctl("enable", "--quiet", unit.name)
+    new = (step.record.phase, step.record.accepted) != (state.ACCEPTED, step.digest)
+    if not new or not step.act(f"record {step.digest or 'the deployment'} as accepted") or step.spec is None:
+        return
+    process = processes.read_process(unit.main_pid)
+    entry = {
+        "digest": step.digest,
+        "mode": step.spec.mode,
+        "release": step.spec.release.release,
+        "at": state.now(),
+        "pid": unit.main_pid,
+        "start_ticks": process.start_ticks if process else 0,
+        "gates": step.settings["gates"],
+        host_default.KEY: host_default.texts(step.settings.get("host_environment")),
+    }
+    if step.settings.get("rollback"):
+        entry["rolled_back_from"] = step.record.accepted
+    rest = [one for one in step.record.history if one.get("digest") != step.digest]
+    step.record.history = [entry, *rest][:10]
+    step.record.accepted = step.digest
+    if int((step.settings["gates"] or {}).get("soak_requests") or 0) >= step.record.soak:
+        step.record.soak = 0
+    witness.keep(step.store, step.digest, step.spec.as_dict())
+    step.save(state.ACCEPTED)
+    keep = [one["digest"] for one in step.record.history][: 1 + step.settings["keep"]]
+    deployment.prune(step.store, [*keep, step.store.current()])
+
+
+def failed(step: Step) -> None:
+    """Stop what did not pass its gates, keep the reason, and find out what can be gone back to."""
+    unit = systemd.show(step.store.unit_name)
+    _stop(step, unit)
+    _disable(step, unit)
+    what = step.settings["failure"]
+    step.record.failure = f"{what.get('step')}: {what.get('message')}"[:2000]
+    digest = step.settings.get("failed_digest") or ""
+    mode = (step.store.spec(digest) or step.settings).get("mode") or ""
+    found = restore.candidates(step.store, step.record)
+    back = restore.way_back(found, digest, mode)
+    step.found = {
+        "failure": dict(what),
+        "back_to": back.digest if back else "",
+        "candidates": [{**vars(one), "text": one.describe()} for one in found],
+    }
+    try:
+        step.save(state.FAILED)
+    except (
+        OSError
+    ) as error:  # a full disk must not keep the server from being stopped and the old one from coming back
+        step.actions.append(f"the failure could not be recorded: {error}")
+
+
+def _stop(step: Step, unit: systemd.UnitState) -> None:
+    if not unit.stopped and unit.load != "not-found" and step.act(f"stop {unit.name}"):
+        systemd.systemctl("stop", "--no-block", unit.name)
+
+
+def _disable(step: Step, unit: systemd.UnitState) -> None:
+    if unit.file_state == "enabled" and step.act(f"disable {unit.name} at boot"):
+        systemd.systemctl("disable", "--quiet", unit.name)
+
+
+def _write_unit(step: Step) -> None:
+    if step.spec is None:
+        step.act(f"write {step.store.unit_path}")
+        return
+    text = str(resolved(step.spec.as_dict(), str(step.directory))["unit"])
+    path = step.store.unit_path
+    old = read_text(path) or ""
+    if old != text:
+        step.diff = {"before": old, "after": text, "before_header": str(path), "after_header": str(path)}
+        if step.act(f"write {path}"):
+            write_atomic(path, text)
+    # Only when the unit changed: a reload cuts running containers off their GPUs
+    # (nvidia-container-toolkit #48, #251, #1227).
+    if not step.check and (old != text or systemd.show(step.store.unit_name).needs_reload):
+        systemd.systemctl("daemon-reload")

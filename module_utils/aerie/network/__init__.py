@@ -1,0 +1,1 @@
+"""Ports of an instance, and the rules that close them."""

@@ -1,0 +1,1 @@
+"""Source patches: pristine plus patches, all files or none."""

@@ -1,0 +1,1 @@
+"""Installed releases of SGLang, and what each does differently."""

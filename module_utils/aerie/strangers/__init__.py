@@ -1,0 +1,1 @@
+"""What others started on our port or GPUs."""
