@@ -153,3 +153,13 @@ def test_a_copy_of_somebodys_patched_install_is_reverted(tmp_path: Path) -> None
     made = deployment.build(store, spec(release), {}, os.getgid())
     assert (made / "site" / FILE).read_text() == "def forward(x):\n    return x\n"
     assert "seen" in source.read_text()
+
+
+def test_a_probe_s_text_outlives_the_entry_that_brought_it() -> None:
+    """The text is sent once, with the first entry that names it: here one that is for older releases."""
+    given = [
+        {**entry("old", probes={PROBE: "text\n"}), "releases": "<0.5.0"},
+        {**entry("new", probes={PROBE: None}), "releases": ">=0.5.0"},
+    ]
+    (one,) = mode.patches_for(given, "0.5.23")
+    assert (one.name, one.probes) == ("new", {PROBE: "text\n"})

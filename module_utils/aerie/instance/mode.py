@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..patch.entry import Entry, parse_entries, probe_texts
@@ -63,9 +64,17 @@ def without_cuda_graphs(release: str, arguments: Mapping[str, Any]) -> dict[str,
 
 
 def patches_for(given: Iterable[Mapping[str, Any]], release: str) -> list[Entry]:
-    """The entries (as the module is sent them) that are for the release, in order. Raises bad-patch-entry."""
+    """The entries (as the module is sent them) that are for the release, in order. Raises bad-patch-entry.
+
+    Each has the texts of its probes: they are sent once, perhaps with an entry that is for other releases.
+    """
     entries = parse_entries(given)
-    return [entry for entry in entries if entry.for_release(release)]
+    texts = probe_texts(entries)
+    return [
+        replace(entry, probes={path: texts[path] for path in entry.probes})
+        for entry in entries
+        if entry.for_release(release)
+    ]
 
 
 def patch_record(given: Sequence[Mapping[str, Any]], release: str) -> list[dict[str, str]]:
