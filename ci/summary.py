@@ -49,10 +49,11 @@ def summarise(artifacts: Path) -> dict[str, Any]:
                     "message": str(result.get("msg", "")),
                 },
             }
-        # The task's own event: ansible-runner 2.4 keeps no custom stats of single hosts at the end of a run.
+        # The task's own event: ansible-runner 2.4 keeps no custom stats of single hosts at the end of a run. A later
+        # note adds to the one before it, as set_stats does.
         note = noted(((data.get("res") or {}).get("ansible_stats") or {}).get("data"))
         if note and event.get("event") == "runner_on_ok":
-            notes[data["host"]] = note
+            notes.setdefault(data["host"], {}).update(note)
     return {
         "status": _line(artifacts / "status") or "unknown",
         "rc": int(_line(artifacts / "rc") or 1),

@@ -25,6 +25,8 @@ def main(ident: str, inventory: str, expected: int, *further: str) -> None:
     (ROOT / "reports").mkdir(exist_ok=True)
     (line,) = job["script"]
     run = subprocess.run(["sh", "-c", " ".join([line, *further])], cwd=ROOT, env=environment, check=False)
+    if (ROOT / "ci" / "runner" / "env" / "cmdline").exists():
+        sys.exit("ansible-runner kept the words of this run for the next one")
     if run.returncode != expected:
         sys.exit(f"ansible-runner exited {run.returncode}, expected {expected}")
     (line,) = job["after_script"]

@@ -57,6 +57,12 @@ def test_a_gate_that_failed_is_the_roles_own_note(tmp_path: Path, capsys: pytest
     assert told["gates"]["accept_length"] == 3.1
 
 
+def test_what_a_host_went_back_to_is_added_to_the_note(tmp_path: Path) -> None:
+    notes = [stats("gpu1", FAILED_NOTE), stats("gpu1", {"back_to": "abc"})]
+    hosts = summary.summarise(artifacts(tmp_path / "1", "failed", 2, *notes, failure("gpu1")))["hosts"]
+    assert hosts["gpu1"] == {**FAILED_NOTE, "back_to": "abc"}
+
+
 def test_what_failed_before_the_role_is_told_from_the_events(tmp_path: Path) -> None:
     path = artifacts(tmp_path / "1", "failed", 2, failure("gpu1"), failure("gpu2", "runner_on_unreachable"))
     hosts = summary.summarise(path)["hosts"]
