@@ -131,6 +131,15 @@ def test_an_arm_records_again_and_an_old_one_does_not(probes, tmp_path: Path) ->
     assert [(one["arm"], one["forward"]) for one in found] == [("a", 0), ("b", 0)]
 
 
+def test_an_arm_of_no_forwards_is_silent(probes, tmp_path: Path) -> None:
+    probe = debug(probes, tmp_path, EAGLE3_DEBUG_FORWARDS="1")
+    forward(probe, model(2))
+    before = lines(tmp_path / "events.jsonl")
+    (tmp_path / "arm.json").write_text(json.dumps({"id": "off", "forwards": 0}))
+    forward(probe, model(2))
+    assert lines(tmp_path / "events.jsonl") == before != []
+
+
 def test_layers_are_told_again_only_when_they_change(probes, tmp_path: Path) -> None:
     probe = debug(probes, tmp_path)
     for captured in (model(2), model(2), model(3)):
