@@ -21,7 +21,7 @@ from ansible.module_utils.aerie.accept.tokenize import TokenizerJob
 from ansible.module_utils.aerie.draft.case import Settings as DraftSettings
 from ansible.module_utils.aerie.draft.check import check
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.hidden.run import Settings, compare, read_reference
+from ansible.module_utils.aerie.hidden.run import Settings, compare, read_reference, record
 from ansible.module_utils.aerie.release.child import ChildJob
 
 CPU_ENGINE = Path(__file__).resolve().parent.parent / "cpu_engine"
@@ -64,6 +64,12 @@ def make_reference(python: Path, pair: Path, ids: Sequence[int], out: Path) -> N
     subprocess.run(
         [python, CPU_ENGINE / "reference.py", pair, out, *words], check=True, stdout=subprocess.DEVNULL
     )
+
+
+def record_reference(url: str, probes: Path, ids: Sequence[int], out: Path, python: Path) -> None:
+    """The states of a server that is known to be right, with what its draft's fc made of them."""
+    settings = Settings(str(probes), None, ChildJob(str(python)), TRAINING_LAYERS)
+    out.write_bytes(record(HttpClient(url), ids, settings, {"label": "known to be right"})[0])
 
 
 def hidden_states(url: str, probes: Path, reference: Path, python: Path) -> Outcome:

@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-CHECKS = ("draft check", "hidden states", "accept floor", "agreement")
+RECORDED = "recorded states"
+CHECKS = ("draft check", "hidden states", RECORDED, "accept floor", "agreement")
 START = "start fails"
 COLUMNS = (*CHECKS, START)
 
 HEAD = """\
 # Which check sees which fault
 
-A draft that is wired wrongly leaves the server healthy and its text right. Four checks look for it, from four
-sides, and a start can fail with an error that names the cause. `make wiring` fills the table: each fault is made
-out of the clockwork pair (tests/cpu_engine), served by a real SGLang {release} on the CPU in debug mode and in
-production mode, and every check is tried on it alone, with the others off. Kernels are stand-ins there and there
-are no CUDA graphs, so the last fault, other layers inside CUDA graphs than in eager mode, is played by a test-only
-patch that acts in verifies of the production mode alone. Last filled on {date}.
+A draft that is wired wrongly leaves the server healthy and its text right. Checks look for it from several sides,
+and a start can fail with an error that names the cause. `make wiring` fills the table: each fault is made out of the
+clockwork pair (tests/cpu_engine) and served by a real SGLang {release} on the CPU in debug mode; the first two rows
+and the last in production mode too. Every check is tried alone, with the others off. Kernels are stand-ins there and
+there are no CUDA graphs, so the last fault, other layers inside CUDA graphs than in eager mode, is played by a
+test-only patch that acts in verifies of the production mode alone. Last filled on {date}.
 
-**sees**: this check alone stops the deployment. **–**: it passed, so it cannot see this fault. Empty: not tried,
-since the server did not start, or (agreement) since both modes run the same code on a CPU.
+**sees**: this check alone stops the deployment. **–**: it passed, so it cannot see this fault. "not tried":
+the server did not start, or (agreement) both modes run the same code on a CPU.
 """
 WHY = """\
 ## Why not every check sees every fault
@@ -29,13 +30,14 @@ WHY = """\
 - **Draft check** (`sglang_draft_check`, before anything is stopped) reads configs, headers and vocabulary maps.
   What is in the weights it cannot judge (the order inside `fc`, whose target the draft was trained for), nor
   what a release does at run time against its own rules.
-- **Hidden states** (`sglang_hidden_states`, in debug mode) sees what the target hands over, in the mode that
-  the server runs in. What the draft makes of it (`fc`, `d2t`, its weights) it sees only against a reference
-  that was recorded from a server, and what happens inside CUDA graphs not at all, since debug mode runs without
-  them.
-- **Accept floor** (`sglang_accept_rate`) sees everything that makes the draft useless, and nothing of why. A
-  fault that costs a tenth of the accept length stays above a floor that leaves room for easier and harder
-  prompts.
+- **Hidden states** (`sglang_hidden_states`, in debug mode, against a dump of training) sees what the target hands
+  over, in the mode that the server runs in. What the draft makes of it (`fc`, `d2t`, its weights) it does not see,
+  and what happens inside CUDA graphs neither, since debug mode runs without them.
+- **Recorded states** is the same check against a reference that was recorded from a server known to be right. That
+  also holds what the draft's `fc` made of the states; behind `fc` it sees nothing.
+- **Accept floor** (`sglang_accept_rate`) sees everything that makes the draft useless, and nothing of why. This
+  pair's draft is right or useless, nothing between, so the floor sees every fault here. A trained draft may lose
+  only a part to a fault, and a loss of a tenth stays above a floor that leaves room for harder prompts.
 - **Agreement** (`sglang_accept_agreement`) sees what differs between debug mode and production, and only that:
   a fault that both modes share makes them agree. It was tried without the floor, which would have stopped debug
   mode before.
@@ -77,4 +79,4 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
     found = row["checks"].get(name)
     if name == START and len(row["checks"]) > 1:
         return "**sees**" if found else "–"
-    return "" if found is None else "**sees**" if found["seen"] else "–"
+    return "not tried" if found is None else "**sees**" if found["seen"] else "–"

@@ -4,8 +4,9 @@
     .venv/bin/python tests/wiring/table.py --python /opt/sglang/releases/0.5.23/bin/python [--only shifted,eagle]
 
 Every fault gets a server in debug mode; those that can differ between the modes, and all with --full, get one in
-production mode too. Each check is tried alone. A server takes one to two minutes on two cores. With --only rows are put
-into the table of the last run (measured.json), from which docs/wiring-faults.md is written.
+production mode too. Each check is tried alone. A server takes one to two minutes on two cores. Each row is put into
+the table of the last run (measured.json) as soon as it is there, and docs/wiring-faults.md written from that; --missing
+goes on where an interrupted run ended.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ansible.module_utils.aerie.instance.startup import advice_for
 from checks import Outcome
 from engine_run import Engine, PatchedServer
 from faults import FAULTS, OTHER_PAIR, Fault
-from render import CHECKS, START, write
+from render import CHECKS, RECORDED, START, write
 
 PROMPTS = 12
 MEASURED = HERE / "measured.json"
@@ -74,6 +75,7 @@ class Table:
         self.prompts = choose_prompts(PROMPTS)
         self.ids = tokenize(TokenizerJob(str(python), str(self.target)), self.prompts)
         self.reference = scratch / "reference.safetensors"
+        self.recorded = scratch / "recorded.safetensors"  # from the right server, which comes first
         checks.make_reference(python, self.pair, self.ids[0], self.reference)
 
     def _pair(self, name: str, *options: str) -> Path:
@@ -127,15 +129,22 @@ class Table:
             try:
                 with server:
                     if probes is not None:
-                        row.outcomes["hidden states"] = checks.hidden_states(
-                            server.address, probes, self.reference, self.engine.python
-                        )
+                        self._compare(row, server.address, probes)
                     return checks.measured(
                         server.address, self.prompts, self.ids, self.target, self.engine.python
                     )
             except (RuntimeError, AerieError) as error:
                 row.outcomes[START] = Outcome(True, why(error, log))
                 return None
+
+    def _compare(self, row: Row, url: str, probes: Path) -> None:
+        """Hidden states with the dump of training, and with what was recorded from the right server."""
+        python = self.engine.python
+        row.outcomes["hidden states"] = checks.hidden_states(url, probes, self.reference, python)
+        if row.fault.right:
+            checks.record_reference(url, probes, self.ids[0], self.recorded, python)
+        if self.recorded.exists():
+            row.outcomes[RECORDED] = checks.hidden_states(url, probes, self.recorded, python)
 
 
 def why(error: Exception, log: Path) -> str:
@@ -163,6 +172,7 @@ def main(argv: list[str] | None = None) -> int:
         "--files-only", action="store_true", help="the draft check alone, which needs no server"
     )
     parser.add_argument("--only", default="", help="names of faults, with commas")
+    parser.add_argument("--missing", action="store_true", help="only what no server was started for yet")
     parser.add_argument(
         "--full", action="store_true", help="every fault in production mode too, also where it is the same"
     )
@@ -171,8 +181,12 @@ def main(argv: list[str] | None = None) -> int:
     chosen = [next(one for one in FAULTS if one.name == name) for name in names]
     table = Table(options.python, options.scratch.resolve(), full=options.full, files_only=options.files_only)
     facts = {"date": today(), "release": table.engine.release, "rows": []}
-    if MEASURED.exists() and (options.only or options.files_only):
-        facts["rows"] = json.loads(MEASURED.read_text())["rows"]
+    before = json.loads(MEASURED.read_text()) if MEASURED.exists() else facts
+    if before["release"] == facts["release"]:
+        facts["rows"] = before["rows"]
+    if options.missing:
+        tried = {row["fault"] for row in facts["rows"] if len(row["checks"]) > 1}
+        chosen = [one for one in chosen if one.name not in tried]
     wrong = []
     for fault in chosen:
         row = table.row(fault).as_dict()
