@@ -54,7 +54,8 @@ def forward_begins(model, batch):
     STATE.begin("target", _mode(batch), graph)
     values = layers_of(model)
     known = (tuple(values), graph or capture_mode(), STATE.arm)
-    if values and STATE.limit > 0 and known not in STATE.known_layers:  # an arm of no forwards asks for silence
+    # An arm of no forwards asks for silence.
+    if values and STATE.limit > 0 and known not in STATE.known_layers:
         STATE.known_layers.add(known)
         STATE.write("layers_to_capture", _where(model), values=values)
     if STATE.layers and not graph and STATE.recording():
