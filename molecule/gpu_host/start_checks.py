@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
 
-from aerie.gpu_host_env import start_checks
+from aerie.gpu_host.env import start_checks
 
 if __name__ == "__main__":
     print(start_checks(json.loads(sys.argv[1])))

@@ -22,8 +22,10 @@ sys.path[:0] = [str(HERE.parent / "releases"), str(HERE.parents[1] / "module_uti
 
 import fetch
 
-from aerie import patch_catalogue, patch_site, patch_tree
-from aerie.patch_entry import parse_entries
+from aerie.patch import catalogue as patch_catalogue
+from aerie.patch import site as patch_site
+from aerie.patch import tree as patch_tree
+from aerie.patch.entry import parse_entries
 
 PROMPT = "Ask: They carry small lanterns, because winter"
 LAYERS = 8

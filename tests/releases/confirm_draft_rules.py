@@ -17,15 +17,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
 
-from aerie import draft_source
-from aerie.draft_case import Settings
-from aerie.draft_confirm import CONFIRMED, CONTRADICTED, confirm
-from aerie.draft_families import FAMILIES, USE_AUX_READ, Family, at_least, family_of
-from aerie.draft_layer_ids import outputs
-from aerie.draft_source import SourceTree
-from aerie.draft_source_graph import graph_keeps_ids, reads_ids
-from aerie.draft_wiring import target_rules
-from aerie.release_rules import version_key
+from aerie.draft import source as draft_source
+from aerie.draft.case import Settings
+from aerie.draft.confirm import CONFIRMED, CONTRADICTED, confirm
+from aerie.draft.families import FAMILIES, USE_AUX_READ, Family, at_least, family_of
+from aerie.draft.layer_ids import outputs
+from aerie.draft.source import SourceTree
+from aerie.draft.source_graph import graph_keeps_ids, reads_ids
+from aerie.draft.wiring import target_rules
+from aerie.release.rules import version_key
 
 LAYERS = 61
 # Classes with the method that are no targets of an EAGLE-3 draft: draft and MTP classes that inherit it, an embedding

@@ -21,9 +21,10 @@ sys.path.insert(0, str(HERE.parents[1] / "module_utils"))
 
 import fetch
 
-from aerie import patch_catalogue, patch_tree
-from aerie.patch_compose import ALREADY_UPSTREAM, APPLIED, NOT_APPLICABLE
-from aerie.patch_entry import Entry, parse_entries
+from aerie.patch import catalogue as patch_catalogue
+from aerie.patch import tree as patch_tree
+from aerie.patch.compose import ALREADY_UPSTREAM, APPLIED, NOT_APPLICABLE
+from aerie.patch.entry import Entry, parse_entries
 
 PAGE = HERE.parents[1] / "docs" / "patch-releases.md"
 STATES = (APPLIED, ALREADY_UPSTREAM, NOT_APPLICABLE)

@@ -16,8 +16,8 @@ import fetch
 import patch_table
 import pytest
 
-from aerie import patch_tree
-from aerie.draft_source_graph import graph_keeps_ids
+from aerie.draft.source_graph import graph_keeps_ids
+from aerie.patch import tree as patch_tree
 
 RUNNER = "sglang/srt/model_executor/model_runner.py"
 GRAPHS = "sglang/srt/model_executor/cuda_graph_runner.py"

@@ -12,8 +12,8 @@ import fetch
 import patch_table
 import pytest
 
-from aerie import patch_tree
-from aerie.patch_compose import APPLIED
+from aerie.patch import tree as patch_tree
+from aerie.patch.compose import APPLIED
 
 SPREAD = ("0.4.4.post2", "0.4.10.post2", "0.5.3.post3", "0.5.9", "0.5.12", "0.5.14", "0.5.17", "0.5.23")
 MODES = (("fixes", "debug"), ("fixes", "profile"))

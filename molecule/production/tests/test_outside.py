@@ -15,7 +15,7 @@ sys.path[:0] = [str(PROJECT / "tests" / "cpu_engine"), str(PROJECT / "module_uti
 
 import predict
 
-from aerie.accept_prompts import choose_prompts
+from aerie.accept.prompts import choose_prompts
 
 UNIT = "sglang-default.service"
 STATE = "/var/lib/sglang/default"
