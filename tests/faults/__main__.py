@@ -1,6 +1,7 @@
 """`make faults`: the whole fault matrix on a fresh host, and docs/faults.md written from what it did.
 
-python tests/faults [further words for pytest]
+python tests/faults [further words for pytest]   with words the results of earlier runs are kept, test by test
+python tests/faults --page                       only write the page, from the results there are
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 RESULTS = ROOT / "reports" / "faults.jsonl"
 PAGE = ROOT / "docs" / "faults.md"
+OUTCOMES = {"passed": "survived", "failed": "failed", None: "not run"}
 
 HEAD = """<!-- Written by `make faults`. Do not edit: the next full run writes it anew. -->
 
@@ -43,22 +45,38 @@ NOT_COVERED = """
 """
 
 
-def page(rows: Sequence[dict[str, Any]], seconds: float) -> str:
-    """The document: counts, then a line a fault."""
-    survived = sum(1 for row in rows if row["outcome"] == "passed")
-    text = HEAD + f"{survived} of {len(rows)} survived, {rows[0]['at']}, in {seconds / 60:.0f} min.\n\n"
+def page(lines: Sequence[dict[str, Any]]) -> str:
+    """The document: counts, then a line a fault with its last outcome; a fault that no run made is named as such."""
+    everything = next(line["all"] for line in reversed(lines) if "all" in line)
+    last = {line["test"]: line for line in lines if "outcome" in line}
+    rows = [{**one, **last.get(one["test"], {})} for one in everything]
+    count = Counter(OUTCOMES[row.get("outcome")] for row in rows)
+    dates = sorted({row["at"] for row in rows if "at" in row})
+    text = HEAD + f"{len(rows)} faults: {', '.join(f'{count[word]} {word}' for word in OUTCOMES.values())}"
+    text += f" ({' to '.join(dict.fromkeys(dates[:1] + dates[-1:]))}).\n\n"
     text += "| Kind | Fault, and what has to happen | Case | Outcome |\n| --- | --- | --- | --- |\n"
     for row in rows:
         case = row["test"].partition("[")[2].rstrip("]")
-        outcome = "survived" if row["outcome"] == "passed" else "**failed**"
-        detail = f"; {row['detail']}" if row["detail"] else ""
-        text += f"| {row['kind']} | {row['what']} | {case} | {outcome}{detail} |\n"
+        said = [OUTCOMES[row.get("outcome")], row.get("detail", ""), row.get("at", "")]
+        text += f"| {row['kind']} | {row['what']} | {case} | {', '.join(word for word in said if word)} |\n"
     return text + NOT_COVERED
 
 
+def write_page() -> None:
+    """Write the document from the results that are there."""
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    if any("outcome" in line for line in lines):
+        PAGE.write_text(page(lines))
+        print(f"{PAGE.relative_to(ROOT)} written")
+
+
 def main() -> int:
+    if sys.argv[1:] == ["--page"]:
+        write_page()
+        return 0
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.unlink(missing_ok=True)
+    if not sys.argv[1:]:
+        RESULTS.unlink(missing_ok=True)
     environment = {
         **os.environ,
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -66,15 +84,10 @@ def main() -> int:
         "AERIE_FAULTS_RESULTS": str(RESULTS),
         "AERIE_FAULTS_WORDS": " ".join(sys.argv[1:]),
     }
-    began = time.monotonic()
     done = subprocess.run(
         [str(BIN / "molecule"), "test", "--scenario-name", "faults"], cwd=ROOT, env=environment, check=False
     )
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    rows = [json.loads(line) for line in lines]
-    if rows and not sys.argv[1:]:
-        PAGE.write_text(page(rows, time.monotonic() - began))
-        print(f"{PAGE.relative_to(ROOT)} written")
+    write_page()
     return done.returncode
 
 

@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from road import Host, Road, problems
+from expect import problems
+from road import Host, Road
 
 ALL = os.environ.get("AERIE_FAULTS") == "all"
 RESULTS = Path(os.environ.get("AERIE_FAULTS_RESULTS", "/dev/null"))
@@ -22,9 +24,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: only `make faults` runs it")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -k takes tests away: docs/faults.md names what was not run too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not ALL:
+    if ALL:
+        write({"all": [described(one) for one in items]})
+    else:
         items[:] = [one for one in items if not one.get_closest_marker("full")]
+
+
+def described(item: pytest.Item) -> dict[str, str]:
+    """A test's kind, name, and what it is about: the first line of its docstring."""
+    kind = item.get_closest_marker("kind")
+    about = (item.function.__doc__ or "").strip().splitlines()[0]  # type: ignore[attr-defined]
+    return {"kind": kind.args[0] if kind else "", "test": item.name, "what": about}
+
+
+def write(line: dict[str, Any]) -> None:
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -34,18 +51,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.when != "call":
         return
-    kind = item.get_closest_marker("kind")
-    line = {
-        "kind": kind.args[0] if kind else "",
-        "test": item.name,
-        "what": (item.function.__doc__ or "").strip().splitlines()[0],  # type: ignore[attr-defined]
-        "detail": dict(item.user_properties).get("detail", ""),
-        "outcome": report.outcome,
-        "seconds": round(report.duration, 1),
-        "at": time.strftime("%Y-%m-%d"),
-    }
-    with RESULTS.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    write(
+        {
+            **described(item),
+            "detail": dict(item.user_properties).get("detail", ""),
+            "outcome": report.outcome,
+            "seconds": round(report.duration, 1),
+            "at": time.strftime("%Y-%m-%d"),
+        }
+    )
 
 
 @pytest.fixture(scope="session")

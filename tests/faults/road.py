@@ -185,28 +185,3 @@ class Host:
         text = self.tool("exec", self.name, "python3", "-c", LOOK.format(state=STATE, unit=UNIT))
         found: dict[str, Any] = json.loads(text)
         return {**found, "refused": "dport 30000" in found["chain"]}
-
-
-def problems(seen: dict[str, Any], mode: str) -> list[str]:
-    """How a host differs from one that serves ``mode``, accepted and with nothing half done; a line each."""
-    state = seen["state"]
-    wrong = {
-        f"phase {state.get('phase')}": state.get("phase") != "accepted",
-        f"serves {seen['mode']}": seen["mode"] != mode,
-        f"current {seen['current']}, accepted {state.get('accepted')}": seen["current"]
-        != state.get("accepted"),
-        f"unit {seen['active']}": seen["active"] != "active",
-        f"at boot: {seen['boot']}": seen["boot"] != "enabled",
-        f"health {seen['health']}": seen["health"] != 200,
-        f"connections are refused: {seen['chain']}": seen["refused"],
-        f"a lease is left: {seen['lease']}": seen["lease"] is not None,
-    }
-    return [text for text, is_so in wrong.items() if is_so]
-
-
-def unsafe_at_boot(seen: dict[str, Any]) -> str:
-    """Why a reboot at this moment would start something whose gates have not passed; '' when it would not."""
-    accepted = [one["digest"] for one in seen["state"].get("history", [])]
-    if seen["boot"] == "enabled" and seen["current"] and seen["current"] not in accepted:
-        return f"{seen['current']} is enabled at boot and was never accepted"
-    return ""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from road import STATE, Host, Road, problems, unsafe_at_boot
+from expect import OTHER, problems, unsafe_at_boot
+from road import STATE, Host, Road
 
-OTHER = {"production": "debug", "debug": "production"}
 FIRST, LAST = "Take the lease", "Give the lease back"
 # Seconds after a task's start at which its module is likely at work on the host.
 INSIDE = (0.4, 1.0)

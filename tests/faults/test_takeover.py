@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from road import STATE, UNIT, Host, Road, problems
+from expect import OTHER, problems
+from road import STATE, UNIT, Host, Road
 
 PYTHON = "/opt/sglang/releases/0.5.23/bin/python"
 # As people start it: as root, from their home, with a key on the command line and a token in the environment.
@@ -66,6 +67,7 @@ def test_a_server_started_by_hand_is_taken_over_only_when_told(host: Host, road:
 
 
 @pytest.mark.kind("drift")
+@pytest.mark.full
 def test_what_is_changed_beside_aerie_is_named_and_put_right(host: Host, road: Road) -> None:
     """Source edited, draft replaced, not enabled at boot: verify.yml names each; the next run puts it right."""
     mode = str(host.seen()["mode"])
@@ -117,7 +119,7 @@ def test_restarted_by_hand_without_a_variable(host: Host, road: Road) -> None:
 def test_sigkill_after_the_drain_asks_for_a_soak(host: Host, road: Road) -> None:
     """A server that ignores SIGTERM is killed by systemd after the bound; the next start is gated over 150 requests."""
     mode = str(host.seen()["mode"])
-    other = {"production": "debug", "debug": "production"}[mode]
+    other = OTHER[mode]
     host.sh(
         f"sed -i s/^TimeoutStopSec=.*/TimeoutStopSec=3/ /etc/systemd/system/{UNIT} && systemctl daemon-reload"
     )

@@ -1,0 +1,118 @@
+"""What is not as the last run left it."""
+
+from __future__ import annotations
+
+import pytest
+from expect import OTHER, assert_failed, assert_serves, mode_of
+from road import STATE, UNIT, Host, Road
+
+
+@pytest.mark.kind("tamper")
+def test_the_unit_was_edited(host: Host, road: Road) -> None:
+    """Somebody edited the unit file: the run names it, puts it back, restarts once, and is accepted."""
+    mode = mode_of(host)
+    host.sh(f"sed -i 's/^RestartSec=10$/RestartSec=3/' /etc/systemd/system/{UNIT} && systemctl daemon-reload")
+    done = road.run(f"{mode}.yml")
+    assert done.rc == 0, done.told()
+    assert f"unit file /etc/systemd/system/{UNIT} was edited" in done.output
+    assert "RestartSec=10" in host.sh(f"cat /etc/systemd/system/{UNIT}")
+    assert_serves(host, mode)
+
+
+@pytest.mark.kind("tamper")
+@pytest.mark.full
+def test_half_made_deployment_of_a_dead_run(host: Host, road: Road) -> None:
+    """A dead run left half a deployment: the next one removes it and builds its own."""
+    mode = OTHER[mode_of(host)]
+    seen = host.seen()
+    for digest in set(seen["deployments"]) - {seen["current"]}:
+        host.sh(f"mv {STATE}/deployments/{digest} {STATE}/deployments/.building-{digest}")
+    host.sh(f"mkdir -p {STATE}/deployments/.building-0123456789abcdef/site")
+    done = road.run(f"{mode}.yml")
+    assert done.rc == 0, done.told()
+    assert not [name for name in host.seen()["deployments"] if name.startswith(".building")]
+    assert_serves(host, mode)
+
+
+@pytest.mark.kind("tamper")
+@pytest.mark.full
+def test_the_previous_deployment_is_gone(host: Host, road: Road) -> None:
+    """What was to be gone back to is not there any more: stopped, and the message says why."""
+    before = mode_of(host)
+    host.misbehave(only=OTHER[before], at_load="crash")
+    run = road.start(f"{OTHER[before]}.yml")
+    run.wait_for("Wait until it is ready")
+    seen = host.seen()
+    for digest in {one["digest"] for one in seen["state"]["history"]} - {seen["current"]}:
+        host.sh(f"rm -rf {STATE}/deployments/{digest}")
+    done = run.wait()
+    assert_failed(done, "start-failed", "is stopped and not enabled at boot", "its directory is gone")
+    host.misbehave()
+    again = road.run(f"{before}.yml")
+    assert again.rc == 0, again.told()
+    assert_serves(host, before)
+
+
+@pytest.mark.kind("tamper")
+@pytest.mark.full
+def test_stopped_by_hand(host: Host, road: Road) -> None:
+    """Somebody stopped the unit: the same mode starts it again."""
+    mode = mode_of(host)
+    host.sh(f"systemctl stop {UNIT}")
+    done = road.run(f"{mode}.yml")
+    assert done.rc == 0, done.told()
+    assert_serves(host, mode)
+
+
+@pytest.mark.kind("tamper")
+@pytest.mark.full
+def test_start_limit_hit(host: Host, road: Road) -> None:
+    """The server crashed until systemd gave up: the next run starts it all the same."""
+    mode = mode_of(host)
+    host.sh(
+        f"for n in 1 2 3 4 5; do systemctl restart {UNIT}; sleep 0.2; done; systemctl is-failed {UNIT}",
+        check=False,
+    )
+    done = road.run(f"{mode}.yml")
+    assert done.rc == 0, done.told()
+    assert_serves(host, mode)
+
+
+@pytest.mark.kind("tamper")
+@pytest.mark.full
+def test_the_unit_was_masked(host: Host, road: Road) -> None:
+    """Somebody masked the unit: the next run puts it right or says so; it serves in the end."""
+    mode = mode_of(host)
+    place = f"/etc/systemd/system/{UNIT}"
+    host.sh(f"systemctl stop {UNIT}; ln -sf /dev/null {place} && systemctl daemon-reload")
+    done = road.run(f"{mode}.yml")
+    assert done.rc == 0, done.told()
+    assert_serves(host, mode)
+
+
+@pytest.mark.kind("tamper")
+@pytest.mark.full
+def test_a_model_file_is_missing(host: Host, road: Road) -> None:
+    """The draft's weights are gone from the disk: the transition is refused, the old server untouched."""
+    seen = host.seen()
+    weights = "/srv/models/draft/model.safetensors"
+    host.sh(f"mv {weights} /root/kept")
+    try:
+        done = road.run(f"{OTHER[seen['mode']]}.yml")
+    finally:
+        host.sh(f"mv /root/kept {weights}")
+    assert done.rc == 2, done.told()
+    assert weights.rpartition("/")[0] in done.last_words(), done.told()
+    assert host.seen()["pid"] == seen["pid"]
+    assert_serves(host, seen["mode"])
+
+
+@pytest.mark.kind("tamper")
+@pytest.mark.full
+def test_the_environment_is_gone(host: Host, road: Road) -> None:
+    """Somebody removed the release's environment: it is installed again, and what runs in the end is accepted."""
+    mode = mode_of(host)
+    host.sh("rm -rf /opt/sglang/venvs/0.5.23-*")
+    done = road.run(f"{mode}.yml")
+    assert done.rc == 0, done.told()
+    assert_serves(host, mode)
