@@ -81,10 +81,15 @@ def test_start_limit_hit(host: Host, road: Road) -> None:
 @pytest.mark.kind("tamper")
 @pytest.mark.full
 def test_the_unit_was_masked(host: Host, road: Road) -> None:
-    """Somebody masked the unit: the next run puts it right or says so; it serves in the end."""
+    """Somebody masked the unit: Aerie says so and does not undo it; unmasked, the next run starts it again."""
     mode = mode_of(host)
     place = f"/etc/systemd/system/{UNIT}"
     host.sh(f"systemctl stop {UNIT}; ln -sf /dev/null {place} && systemctl daemon-reload")
+    refused = road.run(f"{mode}.yml")
+    assert host.sh(f"readlink {place}", check=False) == "/dev/null", refused.told()
+    assert refused.rc == 2, refused.told()
+    assert "unit-masked" in refused.codes(), refused.told()
+    host.sh(f"systemctl unmask {UNIT}")
     done = road.run(f"{mode}.yml")
     assert done.rc == 0, done.told()
     assert_serves(host, mode)
