@@ -22,7 +22,7 @@ there are no CUDA graphs, so the last fault, other layers inside CUDA graphs tha
 test-only patch that acts in verifies of the production mode alone. Last filled on {date}.
 
 **sees**: this check alone stops the deployment. **–**: it passed, so it cannot see this fault. "not tried":
-the server did not start, or (agreement) both modes run the same code on a CPU.
+for the agreement, since both modes run the same code on a CPU there; else the server did not start.
 """
 WHY = """\
 ## Why not every check sees every fault
