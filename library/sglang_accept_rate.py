@@ -425,7 +425,7 @@ from ansible.module_utils.aerie.accept.run import Refused, inspect_server, measu
 from ansible.module_utils.aerie.accept.server import check_environment
 from ansible.module_utils.aerie.accept.tokenize import TokenizerJob
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.instance.keys import server_key
+from ansible.module_utils.aerie.instance.keys import client_key
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -484,8 +484,8 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     """The module's result; raises `AerieError` or `Refused`."""
     options = MeasureOptions(**{name: params[name] for name in MEASURE_OPTIONS})
     options.check()
-    kept = server_key(Path(params["api_key_file"])) if params["api_key_file"] else ""
-    client = HttpClient(params["url"], params["api_key"] or kept or None)
+    key = None if check_mode else client_key(params["api_key"], params["api_key_file"])
+    client = HttpClient(params["url"], key)
     if check_mode:
         return {
             "skipped": True,

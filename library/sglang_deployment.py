@@ -113,6 +113,12 @@ options:
         with the acceptance, so that a run can name the other instances of the host that a change of it will restart.
     type: dict
     default: {}
+  required_environment:
+    description:
+      - Variables that the host requires of every server today; null for any value. They are a part of O(environment)
+        already; here they keep a recorded deployment that lacks one from being gone back to.
+    type: dict
+    default: {}
   api_key:
     description: Key that clients must send. Reaches the server in a file that only root and its group can read.
     type: str
@@ -249,7 +255,7 @@ accepted:
   type: dict
   returned: with O(state=planned)
 gated:
-  description: What the gates have to know of the server, from its record. V(key_file) holds its API keys on the host.
+  description: What the gates have to know of the server, from its record.
   type: dict
   returned: with O(state=planned)
 candidates:
@@ -301,7 +307,8 @@ draft_layer_ids:
 served:
   description:
     - Where the deployment's own package (V(site_packages)) and the draft that it serves (V(draft), empty without one)
-      lie, and the directory that its probes write to (V(events), empty without any).
+      lie, the file with its API keys (V(key_file), empty without any), and the directory that its probes write to
+      (V(events), empty without any).
     - Empty when the release is not installed yet.
   type: dict
   returned: always
@@ -349,6 +356,7 @@ def main() -> None:
             "arguments": {"type": "dict", "default": {}},
             "environment": {"type": "dict", "default": {}},
             "host_environment": {"type": "dict", "default": {}},
+            "required_environment": {"type": "dict", "default": {}},
             "api_key": {"type": "str", "no_log": True},
             "admin_api_key": {"type": "str", "no_log": True},
             "unit_template": {"type": "str"},

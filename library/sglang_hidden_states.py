@@ -32,6 +32,9 @@ options:
   api_key:
     description: The server's API key.
     type: str
+  api_key_file:
+    description: The deployment's C(config.yaml) on the host, to read the key from when O(api_key) is not given.
+    type: path
   probes:
     description:
       - The directory that the probes write to (C(EAGLE3_DEBUG_DIR) of the server). It belongs to O(user), and nobody
@@ -255,6 +258,7 @@ from ansible.module_utils.aerie.files import write_atomic, write_json
 from ansible.module_utils.aerie.hidden.page import page
 from ansible.module_utils.aerie.hidden.result import comparison_result
 from ansible.module_utils.aerie.hidden.run import Settings, compare, mismatch, read_reference, record
+from ansible.module_utils.aerie.instance.keys import client_key
 from ansible.module_utils.aerie.release.child import ChildJob
 from ansible.module_utils.basic import AnsibleModule
 
@@ -262,6 +266,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "choices": ["compared", "recorded"], "default": "compared"},
     "url": {"type": "str", "required": True},
     "api_key": {"type": "str", "no_log": True},
+    "api_key_file": {"type": "path", "no_log": False},
     "probes": {"type": "path", "required": True},
     "reference": {"type": "path", "required": True},
     "python": {"type": "path", "required": True},
@@ -301,9 +306,13 @@ def settings_of(params: dict[str, Any]) -> Settings:
     )
 
 
+def client_of(params: dict[str, Any]) -> HttpClient:
+    return HttpClient(params["url"], client_key(params["api_key"], params["api_key_file"]))
+
+
 def run_compare(params: dict[str, Any], progress: ProgressFile) -> tuple[dict[str, Any], AerieError | None]:
     """The result, and the error of a mismatch."""
-    settings, client = settings_of(params), HttpClient(params["url"], params["api_key"])
+    settings, client = settings_of(params), client_of(params)
     progress.begin("reading the reference")
     reference = read_reference(params["reference"], settings.child)
     progress.begin(f"replaying the reference prompt of {len(reference.ids)} tokens")
@@ -324,7 +333,7 @@ def run_compare(params: dict[str, Any], progress: ProgressFile) -> tuple[dict[st
 
 def run_record(params: dict[str, Any], progress: ProgressFile) -> dict[str, Any]:
     """Make the reference; changed when its bytes differ from what was there."""
-    settings, client = settings_of(params), HttpClient(params["url"], params["api_key"])
+    settings, client = settings_of(params), client_of(params)
     progress.begin("putting the prompt through the model's tokenizer")
     ids = params["prompt_ids"] or _tokenized(params)
     progress.begin(f"sending a prompt of {len(ids)} tokens")

@@ -128,6 +128,33 @@ def test_check_mode_sends_nothing_but_still_refuses_bad_options(double: Double, 
     assert double.bodies == []
 
 
+@pytest.mark.parametrize(
+    ("given", "kept", "sent"),
+    [
+        (None, '{"api-key": "k", "admin-api-key": "a"}', "Bearer k"),
+        (None, '{"admin-api-key": "a"}', "Bearer a"),
+        ("mine", '{"api-key": "k"}', "Bearer mine"),
+    ],
+)
+def test_the_key_comes_from_the_deployments_file(
+    double: Double, tmp_path: Path, given: str | None, kept: str, sent: str
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(kept)
+    result = module.run(params(double, tmp_path, api_key=given, api_key_file=str(config)), check_mode=False)
+    assert double.keys == {sent}
+    assert sent.split()[1] not in str(result).split("'")
+
+
+def test_a_file_without_a_key_is_an_error_and_not_an_http_401(double: Double, tmp_path: Path) -> None:
+    gone = params(double, tmp_path, api_key_file=str(tmp_path / "config.yaml"))
+    assert module.run(gone, check_mode=True)["known_after"] == "start"
+    with pytest.raises(AerieError) as refused:
+        module.run(gone, check_mode=False)
+    assert refused.value.kind.code == "api-key-missing"
+    assert double.bodies == []
+
+
 def test_server_is_asked_before_the_tokenizer_is_started(double: Double, tmp_path: Path) -> None:
     double.close()
     with pytest.raises(AerieError) as refused:

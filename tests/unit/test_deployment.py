@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.instance import deployment, preflight
+from ansible.module_utils.aerie.instance import deployment, lease_host, preflight
+from ansible.module_utils.aerie.instance.keys import server_key
+from ansible.module_utils.aerie.instance.lease import Claim, Controller
 from ansible.module_utils.aerie.instance.spec import Release, Spec
 from ansible.module_utils.aerie.instance.state import ACCEPTED, InstanceState, InstanceStore, instances
-from spec_made import spec
+from ansible.module_utils.aerie.instance.step import Step
+from spec_made import SETTINGS, spec
 
 
 @pytest.fixture
@@ -139,6 +142,31 @@ def test_the_salt_is_made_once_and_private(store: InstanceStore) -> None:
     made = store.salt(create=True)
     assert store.salt(create=False) == made
     assert (store.root / ".salt").stat().st_mode & 0o777 == 0o600
+
+
+def test_under_the_lease_a_first_plan_names_the_deployment_that_is_built_with_its_key(
+    store: InstanceStore, release: Release, tmp_path: Path
+) -> None:
+    """The first deployment with a key was gated with the key file of a digest that was never built: HTTP 401."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "config.json").write_text("{}")
+    (tmp_path / "target" / "model.safetensors").write_bytes(b"w")
+    settings = {
+        **SETTINGS,
+        "state_dir": str(store.root.parent),
+        "release": vars(release),
+        "model_path": str(tmp_path / "target"),
+        "draft_model_path": "",
+        "speculative": {},
+        "api_key": "k",
+    }
+    lease_host.take(store, Claim(Controller("c", "m", "b", "p", 1, "1", "u", "a")))
+    planned, built = (Step({**settings, "state": state}, check=False) for state in ("planned", "built"))
+    planned.spec, built.spec = planned.make_spec(), built.make_spec()
+    assert built.spec is not None
+    build(store, built.spec, {"api_key": "k"})
+    assert planned.digest == built.digest
+    assert server_key(Path(planned.served()["key_file"])) == "k"
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "../x", "-a", "a" * 33])

@@ -14,6 +14,7 @@ from ansible.module_utils.aerie import systemd
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import sha256_of
 from ansible.module_utils.aerie.instance import deployment, gated, restore, step_switch
+from ansible.module_utils.aerie.instance.keys import client_key
 from ansible.module_utils.aerie.instance.restore import Candidate
 from ansible.module_utils.aerie.instance.spec import Release
 from ansible.module_utils.aerie.instance.state import ACCEPTED, FAILED, InstanceState, InstanceStore
@@ -89,9 +90,54 @@ def test_what_keeps_a_deployment_from_being_started(
     made: Made, hurt: Callable[[Made], Any], lacks: list[str]
 ) -> None:
     hurt(made)
-    found = restore.missing(made.store, made.specs["baseline"].digest)
+    found = restore.missing(made.store, made.specs["baseline"].digest, {})
     assert len(found) == len(lacks)
     assert all(text.startswith(start) for text, start in zip(found, lacks, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("required", "lacks"),
+    [
+        ({"NCCL_ALGO": "Ring"}, []),
+        ({"NCCL_ALGO": None}, []),
+        ({"NCCL_NVLS_ENABLE": 0}, ["this host requires today: NCCL_NVLS_ENABLE is not set"]),
+        ({"NCCL_NVLS_ENABLE": None}, ["this host requires today: NCCL_NVLS_ENABLE is not set"]),
+        ({"NCCL_ALGO": "Tree"}, ["this host requires today: NCCL_ALGO is 'Ring', 'Tree' is required"]),
+    ],
+)
+def test_what_the_host_requires_today_holds_for_the_way_back(
+    made: Made, told: list[tuple[str, ...]], required: dict[str, Any], lacks: list[str]
+) -> None:
+    baseline = made.specs["baseline"].digest
+    assert (
+        restore.missing(made.store, baseline, restore.required_of({"required_environment": required}))
+        == lacks
+    )
+    asked = {"digest": baseline, "required_environment": required}
+    if lacks:
+        with pytest.raises(AerieError) as caught:
+            restore.settings_of(made.store, made.record, asked)
+        assert lacks[0] in caught.value.message()
+    else:
+        assert restore.settings_of(made.store, made.record, asked)["mode"] == "baseline"
+    step = step_of(made, state="failed", failure={}, failed_digest="0" * 16, required_environment=required)
+    step_switch.failed(step)
+    assert bool(step.found["back_to"]) == (not lacks)
+    assert all(text in candidate["text"] for candidate in step.found["candidates"] for text in lacks)
+
+
+def test_the_way_back_skips_what_lacks_a_required_variable(made: Made, told: list[tuple[str, ...]]) -> None:
+    production = made.specs["production"]
+    added = spec(production.release, production.models, speculative={}, environment={"NCCL_NVLS_ENABLE": "0"})
+    deployment.build(made.store, added, {}, os.getgid())
+    made.record.history.append(
+        {"digest": added.digest, "mode": "production", "release": "0.5.23", "at": "then"}
+    )
+    required = {"NCCL_NVLS_ENABLE": "0"}
+    step = step_of(made, state="failed", failure={}, failed_digest="0" * 16, required_environment=required)
+    step_switch.failed(step)
+    assert step.found["back_to"] == added.digest
+    assert restore.previous(made.store, made.record, required) == added.digest
 
 
 def one(digest: str, mode: str = "production", *missing: str) -> Candidate:
@@ -118,17 +164,17 @@ def test_where_a_failure_leads(found: list[Candidate], failed: str, mode: str, b
 
 def test_a_rollback_without_a_name_goes_one_back_and_stays(made: Made) -> None:
     production, baseline = (made.specs[mode].digest for mode in ("production", "baseline"))
-    assert restore.previous(made.store, made.record) == baseline
+    assert restore.previous(made.store, made.record, {}) == baseline
     made.record.history = [
         {**made.record.history[1], "rolled_back_from": production}, made.record.history[0]
     ]  # fmt: skip
-    assert restore.previous(made.store, made.record) == baseline
+    assert restore.previous(made.store, made.record, {}) == baseline
 
 
 def test_without_anything_earlier_it_says_what_there_is(made: Made) -> None:
     shutil.rmtree(made.directory("baseline"))
     with pytest.raises(AerieError) as caught:
-        restore.previous(made.store, made.record)
+        restore.previous(made.store, made.record, {})
     text = caught.value.message()
     assert "[no-way-back]" in text
     assert "cannot be started: its directory is gone" in text
@@ -137,18 +183,23 @@ def test_without_anything_earlier_it_says_what_there_is(made: Made) -> None:
 
 def test_the_record_alone_gives_settings_spec_and_gates(made: Made) -> None:
     digest = made.specs["production"].digest
-    settings = restore.settings_of(made.store, made.record, {"digest": digest, "model_path": None})
+    settings = restore.settings_of(
+        made.store, made.record, {"instance": "default", "digest": digest, "model_path": None}
+    )
     assert settings["model_path"] == str(made.model)
     assert settings["mode"] == "production"
     back = restore.spec_of(settings["recorded"])
     assert back == made.specs["production"]
     assert back.digest == digest
-    found = gated.of_spec(settings["recorded"], "/d", made.record.history[0])
+    found = gated.of_spec(settings["recorded"], made.record.history[0])
     assert found["speculative"] is True
     assert found["num_steps"] == 3
-    assert found["key_file"] == "/d/config.yaml"
     assert found["accepted_floor"] == 2.0
-    assert "k" not in found.values()
+    step = Step({"state_dir": str(made.store.root.parent), "cache_dir": "/c", **settings}, check=False)
+    step.spec = back
+    assert step.served()["key_file"] == f"{made.directory('production')}/config.yaml"
+    assert client_key(None, step.served()["key_file"]) == "k"
+    assert "k" not in [*found.values(), *step.served().values()]
 
 
 def test_a_name_that_is_not_there_is_refused_with_what_is(made: Made) -> None:

@@ -75,9 +75,9 @@ def check_units(
     """The units and their living processes carry the required variables. verify: a problem, else a caution."""
     lines = []
     for unit in units:
-        lines += [f"{unit.unit}: {line}" for line in _lacking(required, unit.environment)]
+        lines += [f"{unit.unit}: {line}" for line in lacking(required, unit.environment)]
         if unit.process is not None:
-            lines += [f"{unit.unit}, pid {unit.pid}: {line}" for line in _lacking(required, unit.process)]
+            lines += [f"{unit.unit}, pid {unit.pid}: {line}" for line in lacking(required, unit.process)]
     if not lines:
         return []
     return [
@@ -92,7 +92,8 @@ def check_units(
     ]
 
 
-def _lacking(required: Mapping[str, str | None], environment: Mapping[str, str]) -> list[str]:
+def lacking(required: Mapping[str, str | None], environment: Mapping[str, str]) -> list[str]:
+    """How an environment falls short of what the host requires, a line a variable."""
     found = []
     for name, value in sorted(required.items()):
         if name not in environment:

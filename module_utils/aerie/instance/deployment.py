@@ -19,7 +19,7 @@ from ..files import write_atomic, write_json
 from ..patch import tree as patch_tree
 from ..patch.entry import Entry
 from ..patch.store import DIRECTORY as PATCHED
-from .spec import Spec, resolved
+from .spec import CONFIG, Spec, resolved
 from .state import InstanceStore
 
 COPY_FAILED = ErrorKind(
@@ -112,7 +112,7 @@ def build(
     if secrets:
         # JSON is YAML; SGLang reads only names that end in .yaml or .yml
         text = json.dumps({name.replace("_", "-"): value for name, value in secrets.items()})
-        write_atomic(aside / "config.yaml", text + "\n", mode=0o640, gid=gid)
+        write_atomic(aside / CONFIG, text + "\n", mode=0o640, gid=gid)
         write_json(aside / "logging.json", logging_config())
     record = spec.as_dict()
     write_atomic(aside / "unit.service", resolved(record, str(final))["unit"])

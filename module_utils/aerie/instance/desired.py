@@ -11,7 +11,7 @@ from ..network.ports import rendezvous_port, spans_machines
 from ..release.rules import config_file_supported, stop_signals
 from . import mode
 from .arguments import SECRETS, Speculation, check_free_arguments, command_line, text_of
-from .spec import DEPLOYMENT, Release, Spec, secret_hash
+from .spec import CONFIG, DEPLOYMENT, Release, Spec, secret_hash
 from .unit import check_user_environment, render
 
 KEYS_NEED_CONFIG = ErrorKind(
@@ -95,7 +95,7 @@ def make_spec(
                 f"SGLang {release.release} reads no configuration file, so an API key would be visible in ps",
                 next="install 0.5.3 or newer (sglang_install_release), or do without a key",
             )
-        command += ["--config", f"{DEPLOYMENT}/config.yaml"]
+        command += ["--config", f"{DEPLOYMENT}/{CONFIG}"]
         environment["SGLANG_LOGGING_CONFIG_PATH"] = f"{DEPLOYMENT}/logging.json"
     return Spec(
         instance=settings["instance"],

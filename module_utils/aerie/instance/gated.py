@@ -8,14 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 from ..health import url_host
-from .restore import CONFIG, address
+from .restore import address
 
 
-def of_spec(spec: Mapping[str, Any], directory: str, acceptance: Mapping[str, Any]) -> dict[str, Any]:
-    """Options for the gates of the deployment in ``directory``; ``acceptance``: its entry in the history, if any.
-
-    ``key_file`` is the file on the host that holds its API keys; a key itself never leaves the host.
-    """
+def of_spec(spec: Mapping[str, Any], acceptance: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for the gates of a deployment; ``acceptance``: its entry in the history, if any."""
     host, port = address(spec)
     command = list(spec.get("command") or [])
     values = dict(pairwise(command))
@@ -33,8 +30,6 @@ def of_spec(spec: Mapping[str, Any], directory: str, acceptance: Mapping[str, An
         value = values.get(f"--speculative-{name.replace('_', '-')}", "")
         if value.isdigit():
             found[name] = int(value)
-    if spec.get("secrets"):
-        found["key_file"] = f"{directory}/{CONFIG}"
     floor = (acceptance.get("gates") or {}).get("min_accept_length")
     if floor is not None:
         found["accepted_floor"] = floor

@@ -14,7 +14,7 @@ from ..strangers import holders, takeover
 from . import allreduce, drift, host_default, lease_host, reality, restore, state, witness
 from .keys import server_key
 from .plan import duration
-from .spec import resolved
+from .spec import CONFIG, resolved
 from .state import InstanceStore
 
 COLUMNS = ("instance", "mode", "release", "state", "up", "memory", "accept length", "health", "drift")
@@ -156,7 +156,7 @@ def _live(
 
 def api_key(store: InstanceStore, digest: str) -> str:
     """A key with which a deployment's server answers, '' when it asks for none."""
-    return server_key(store.deployment(digest) / restore.CONFIG) if digest else ""
+    return server_key(store.deployment(digest) / CONFIG) if digest else ""
 
 
 def _lease(store: InstanceStore) -> list[str]:

@@ -14,8 +14,10 @@ from typing import Any
 
 from ..errors import AerieError, ErrorKind
 from ..files import sha256_of
+from ..gpu_host.env import lacking
 from ..network.traffic_control import controlled
-from .spec import Release, Spec, digest_of
+from .arguments import text_of
+from .spec import CONFIG, Release, Spec, digest_of
 from .state import InstanceState, InstanceStore
 from .witness import changed_sources
 
@@ -28,7 +30,6 @@ NO_WAY_BACK = ErrorKind(
 )
 
 PREVIOUS = "previous"
-CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,16 @@ class Candidate:
         return text + (f" - cannot be started: {'; '.join(self.missing)}" if self.missing else "")
 
 
-def candidates(store: InstanceStore, record: InstanceState) -> list[Candidate]:
+Required = Mapping[str, str | None]
+
+
+def required_of(settings: Mapping[str, Any]) -> Required:
+    """Variables that this host requires of every server today (``gpu_host_required_env``); None: any value."""
+    given = settings.get("required_environment") or {}
+    return {str(name): None if value is None else text_of(value) for name, value in given.items()}
+
+
+def candidates(store: InstanceStore, record: InstanceState, required: Required) -> list[Candidate]:
     """The accepted deployments that the host remembers, the last accepted first."""
     return [
         Candidate(
@@ -58,14 +68,18 @@ def candidates(store: InstanceStore, record: InstanceState) -> list[Candidate]:
             release=str(one.get("release") or ""),
             at=str(one.get("at") or ""),
             accept_length=(one.get("gates") or {}).get("accept_length"),
-            missing=tuple(missing(store, str(one.get("digest") or ""))),
+            missing=tuple(missing(store, str(one.get("digest") or ""), required)),
         )
         for one in record.history
     ]
 
 
-def missing(store: InstanceStore, digest: str) -> list[str]:
-    """What keeps a recorded deployment from being started; empty when nothing does."""
+def missing(store: InstanceStore, digest: str, required: Required) -> list[str]:
+    """What keeps a recorded deployment from being started; empty when nothing does.
+
+    Its unit checks what the host required when it was made. What the host requires today is checked here: a variable
+    that was added since, after a fault perhaps, must not be undone by going back.
+    """
     directory = store.deployment(digest)
     record = store.spec(digest)
     if record is None:
@@ -74,7 +88,9 @@ def missing(store: InstanceStore, digest: str) -> list[str]:
         ]
     if digest_of(record) != digest:
         return [f"its record was edited: {directory}/spec.json"]
-    found = []
+    found = [
+        f"this host requires today: {line}" for line in lacking(required, record.get("environment") or {})
+    ]
     release = Release.from_mapping(record.get("release") or {})
     if not Path(release.python).exists():
         found.append(f"its release {release.release} is gone: {release.python}")
@@ -104,13 +120,13 @@ def way_back(found: Sequence[Candidate], failed: str, mode: str) -> Candidate | 
     return next((one for one in fit if not one.missing), None)
 
 
-def previous(store: InstanceStore, record: InstanceState) -> str:
+def previous(store: InstanceStore, record: InstanceState, required: Required) -> str:
     """The digest that a rollback without a name goes to. Raises no-way-back.
 
     The one that was accepted before the last. After such a rollback it is the rolled-back one again, so that a second
     call changes nothing.
     """
-    found = candidates(store, record)
+    found = candidates(store, record, required)
     if record.history and record.history[0].get("rolled_back_from"):
         return found[0].digest
     fit = [one for one in found[1:] if not one.missing]
@@ -126,11 +142,11 @@ def previous(store: InstanceStore, record: InstanceState) -> str:
 def settings_of(store: InstanceStore, record: InstanceState, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a step (options of ``sglang_deployment``) with those of the deployment that its option
     ``digest`` names, under ``recorded`` its whole record. Raises no-way-back, deployment-gone."""
-    given = str(settings["digest"])
-    digest = previous(store, record) if given == PREVIOUS else given
-    lacks = missing(store, digest)
+    given, required = str(settings["digest"]), required_of(settings)
+    digest = previous(store, record, required) if given == PREVIOUS else given
+    lacks = missing(store, digest, required)
     if lacks:
-        raise gone(store, record, digest, lacks)
+        raise gone(store, record, digest, lacks, required)
     spec = store.spec(digest) or {}
     models = spec.get("models") or {}
     host, port = address(spec)
@@ -153,9 +169,11 @@ def settings_of(store: InstanceStore, record: InstanceState, settings: Mapping[s
     }
 
 
-def gone(store: InstanceStore, record: InstanceState, digest: str, lacks: Sequence[str]) -> AerieError:
+def gone(
+    store: InstanceStore, record: InstanceState, digest: str, lacks: Sequence[str], required: Required
+) -> AerieError:
     """deployment-gone, with what else there is."""
-    others = [one.describe() for one in candidates(store, record) if one.digest != digest]
+    others = [one.describe() for one in candidates(store, record, required) if one.digest != digest]
     return GONE.error(
         f"deployment {digest} of instance {store.instance} cannot be started",
         evidence=[*lacks, *(f"there is: {text}" for text in others)],

@@ -17,6 +17,8 @@ SPEC_VERSION = 1
 DIGEST_LENGTH = 16  # characters of the sha256 that name a deployment's directory
 # Stands for the deployment's own path wherever a spec needs it: the path holds the digest, so it cannot be part of it.
 DEPLOYMENT = "@DEPLOYMENT@"
+# File of a deployment that holds its API keys, so that no command line does.
+CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True)

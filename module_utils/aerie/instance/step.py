@@ -15,7 +15,7 @@ from ..errors import ErrorKind
 from . import mode, preflight, state
 from .desired import make_spec as desired_spec
 from .plan import Plan
-from .spec import Release, Spec
+from .spec import CONFIG, Release, Spec
 
 NOT_BUILT = ErrorKind(
     "deployment-missing", "A deployment was to be started or accepted, but its directory is not on the host."
@@ -107,7 +107,10 @@ class Step:
             )
 
     def served(self) -> dict[str, str]:
-        """Where the deployment's package and draft lie; empty as long as there is no spec."""
+        """Where the deployment's package, draft and API keys lie; empty as long as there is no spec.
+
+        A key itself never leaves the host: who has to ask the server reads it there.
+        """
         if self.spec is None:
             return {}
         draft = self.spec.models.get("draft") or {}
@@ -115,6 +118,7 @@ class Step:
         return {
             "site_packages": f"{self.directory}/site",
             "draft": f"{self.directory}/{draft_copy.DIRECTORY}" if copied else draft.get("path", ""),
+            "key_file": f"{self.directory}/{CONFIG}" if self.spec.secrets else "",
             "events": mode.events_directory(self.settings["mode"], self.settings["cache_dir"]),
         }
 

@@ -78,7 +78,7 @@ def _gated(step: Step) -> dict[str, Any]:
 
     if step.spec is None:
         return gated.of_settings(step.settings)
-    return gated.of_spec(step.spec.as_dict(), str(step.directory), _acceptance(step))
+    return gated.of_spec(step.spec.as_dict(), _acceptance(step))
 
 
 def _others(step: Step) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _others(step: Step) -> dict[str, Any]:
         return {}
     from . import restore
 
-    found = restore.candidates(step.store, step.record)
+    found = restore.candidates(step.store, step.record, restore.required_of(step.settings))
     return {"candidates": [{**vars(one), "text": one.describe()} for one in found]}
 
 

@@ -100,7 +100,7 @@ def failed(step: Step) -> None:
     step.record.failure = f"{what.get('step')}: {what.get('message')}"[:2000]
     digest = step.settings.get("failed_digest") or ""
     mode = (step.store.spec(digest) or step.settings).get("mode") or ""
-    found = restore.candidates(step.store, step.record)
+    found = restore.candidates(step.store, step.record, restore.required_of(step.settings))
     back = restore.way_back(found, digest, mode)
     step.found = {
         "failure": dict(what),

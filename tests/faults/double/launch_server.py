@@ -29,6 +29,8 @@ from typing import Any
 
 COMMANDS = Path("/srv/double/misbehaviour.json")
 ARGUMENTS = dict(pairwise(sys.argv[1:]))
+# The key that clients must send, from where Aerie keeps it: as with SGLang, HTTP 401 without it.
+KEY = json.loads(Path(ARGUMENTS["--config"]).read_text())["api-key"] if "--config" in ARGUMENTS else ""
 STEPS = int(ARGUMENTS.get("--speculative-num-steps", "0"))
 # Debug mode is the one that turns CUDA graphs off.
 GRAPHS_OFF = any("cuda-graph" in word for word in sys.argv)
@@ -58,13 +60,18 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == "/health":
             self.answer(503 if Handler.stopping else commanded().get("health", 200), None)
-        elif path == "/server_info":
+        elif self.known() and path == "/server_info":
             self.answer(200, server_info())
-        else:
+        elif self.known():
             self.answer(404, {"detail": "Not Found"})
+        else:
+            self.unknown()
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.known():
+            self.unknown()
+            return
         with Handler.lock:
             Handler.running += 1
         try:
@@ -72,6 +79,13 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             with Handler.lock:
                 Handler.running -= 1
+
+    def known(self) -> bool:
+        """Whether the client sent the key."""
+        return not KEY or self.headers.get("Authorization") == f"Bearer {KEY}"
+
+    def unknown(self) -> None:
+        self.answer(401, {"error": "Unauthorized"})
 
     def generate(self, body: dict[str, Any]) -> None:
         wrong = commanded()
