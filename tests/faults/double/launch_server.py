@@ -11,6 +11,8 @@ it does wrong it reads from /srv/double/misbehaviour.json, at its start and at e
      "generate": "garbage" | "empty" | "hang" | 500,
      "accept": 0,                       drafts accepted per verify, 0 to 3; 2 without it
      "drain": 5, "deaf": true}          seconds that a request in flight takes to drain; ignores SIGTERM
+
+With a key in its configuration file it answers 401 to whoever does not send it, except on /health.
 """
 
 from __future__ import annotations
