@@ -81,7 +81,6 @@ def main() -> int:
         **os.environ,
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "AERIE_FAULTS": "all",
-        "AERIE_FAULTS_RESULTS": str(RESULTS),
         "AERIE_FAULTS_WORDS": " ".join(sys.argv[1:]),
     }
     done = subprocess.run(

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from expect import problems
-from road import Host, Road
+from road import ROOT, Host, Road
 
 ALL = os.environ.get("AERIE_FAULTS") == "all"
-RESULTS = Path(os.environ.get("AERIE_FAULTS_RESULTS", "/dev/null"))
+RESULTS = ROOT / "reports/faults.jsonl"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,9 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -k takes tests away: docs/faults.md names what was not run too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if ALL:
-        write({"all": [described(one) for one in items]})
-    else:
+    write({"all": [described(one) for one in items]})
+    if not ALL:
         items[:] = [one for one in items if not one.get_closest_marker("full")]
 
 
@@ -40,6 +39,7 @@ def described(item: pytest.Item) -> dict[str, str]:
 
 
 def write(line: dict[str, Any]) -> None:
+    RESULTS.parent.mkdir(exist_ok=True)
     with RESULTS.open("a") as file:
         file.write(json.dumps(line) + "\n")
 

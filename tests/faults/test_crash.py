@@ -61,14 +61,15 @@ def test_the_way_back_fails_too(host: Host, road: Road) -> None:
 
 
 @pytest.mark.kind("gate")
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "code"),
     [
         ({"accept": 0}, "accept-length-below-floor"),
-        pytest.param({"generate": "garbage"}, "accept-answer-loops", marks=pytest.mark.full),
-        pytest.param({"generate": "empty"}, "accept-no-answer", marks=pytest.mark.full),
-        pytest.param({"generate": "hang"}, "accept-request-timeout", marks=pytest.mark.full),
-        pytest.param({"generate": 500}, "accept-server-error", marks=pytest.mark.full),
+        ({"generate": "garbage"}, "accept-answer-loops"),
+        ({"generate": "empty"}, "accept-no-answer"),
+        ({"generate": "hang"}, "accept-request-timeout"),
+        ({"generate": 500}, "accept-server-error"),
     ],
     ids=["collapses", "garbage", "empty", "hangs", "error"],
 )

@@ -5,17 +5,37 @@ from __future__ import annotations
 import time
 
 import pytest
-from expect import OTHER, PATIENT, assert_serves, mode_of
+from expect import OTHER, PATIENT, assert_failed, assert_serves, mode_of
 from road import Host, Road
 
 
+def cut_and_heal(host: Host) -> None:
+    host.tool("cut", host.name)
+    time.sleep(8)
+    host.tool("heal", host.name)
+
+
+@pytest.mark.kind("cut, gate")
+def test_cut_healed_and_then_refused(host: Host, road: Road) -> None:
+    """Unplugged while the new server starts, which then accepts no drafts: the old one comes back all the same."""
+    before = mode_of(host)
+    host.misbehave(only=OTHER[before], accept=0)
+    run = road.start(f"{OTHER[before]}.yml")
+    run.wait_for("Wait until it is ready")
+    cut_and_heal(host)
+    done = run.wait()
+    assert_failed(done, "accept-length-below-floor", f"again\n({before}, SGLang")
+    assert_serves(host, before)
+
+
 @pytest.mark.kind("cut")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "task",
     [
         "Wait until it is ready",
-        pytest.param("Wait until it has drained and ended", marks=pytest.mark.full),
-        pytest.param("Measure the accept length and gate it", marks=pytest.mark.full),
+        "Wait until it has drained and ended",
+        "Measure the accept length and gate it",
     ],
 )
 def test_cut_and_healed(host: Host, road: Road, task: str) -> None:
@@ -23,9 +43,7 @@ def test_cut_and_healed(host: Host, road: Road, task: str) -> None:
     mode = OTHER[mode_of(host)]
     run = road.start(f"{mode}.yml")
     run.wait_for(task)
-    host.tool("cut", host.name)
-    time.sleep(8)
-    host.tool("heal", host.name)
+    cut_and_heal(host)
     done = run.wait()
     assert done.rc == 0, done.told()
     assert_serves(host, mode)

@@ -44,10 +44,6 @@ def test_a_server_started_by_hand_is_taken_over_only_when_told(host: Host, road:
     assert allowed is not None, said
     assert runs(host, pid)
 
-    planned = road.run(f"{mode}.yml", "--check", "--diff", "-e", allowed.group(1))
-    assert f"takes over pid {pid} (root, nohup" in planned.output, planned.told()
-    assert runs(host, pid)
-
     done = road.run(f"{mode}.yml", "-e", allowed.group(1))
     assert done.rc == 0, done.told()
     assert problems(host.seen(), mode) == []
@@ -64,6 +60,21 @@ def test_a_server_started_by_hand_is_taken_over_only_when_told(host: Host, road:
     assert kept.endswith("600")
     for secret in ("sk-secret", "hf-secret"):
         assert secret not in kept + status + done.output + refused.output
+
+
+@pytest.mark.kind("takeover")
+@pytest.mark.full
+def test_check_mode_shows_the_takeover(host: Host, road: Road) -> None:
+    """With --check a run that may take over a server says so, and the server lives on."""
+    mode = str(host.seen()["mode"])
+    host.sh(f"systemctl stop {UNIT}")
+    pid = start_by_hand(host, 30000)
+    allowed = re.search(r"-e (sglang_server_takeover=\d+:\d+)", road.run(f"{mode}.yml").last_words())
+    assert allowed is not None
+    planned = road.run(f"{mode}.yml", "--check", "--diff", "-e", allowed.group(1))
+    assert f"takes over pid {pid} (root, nohup" in planned.output, planned.told()
+    assert runs(host, pid)
+    host.sh(f"kill {pid}")
 
 
 @pytest.mark.kind("drift")
