@@ -28,7 +28,8 @@ HEAD = """<!-- Written by `make faults`. Do not edit: the next full run writes i
 Each fault is made on a real systemd host over real ssh. The server is a double of SGLang's HTTP interface
 (`tests/faults/double`), because a real one cannot be made to misbehave on demand; ansible-playbook, modules, systemd,
 nftables and the file system are real. After each fault the host is looked at from outside Ansible: phase, current and
-accepted deployment, unit, boot, health, firewall, lease. `make test` makes one of each kind.
+accepted deployment, unit, boot, health, firewall, lease. `make test` makes one of each kind. "Not run" says that a
+fault is written down as a test and that the runs which this page was written from did not make it.
 
 """
 NOT_COVERED = """
