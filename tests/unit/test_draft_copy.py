@@ -205,5 +205,6 @@ def test_what_a_step_serves(
         "site_packages": f"{directory}/site",
         "draft": f"{directory}/draft" if copied else entry["path"],
         "events": "",
+        "key_file": "",
     }
     assert not (tmp_path / "state").exists()
