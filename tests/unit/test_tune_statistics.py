@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -116,18 +118,26 @@ def test_accept_lengths_have_intervals_that_grow_with_the_chain() -> None:
     assert found[1].half_width < found[3].half_width
 
 
-def test_the_clockwork_pair_is_predicted() -> None:
-    """Made data with real control flow: chains of the CPU engine's pair, from its three-step histogram."""
-    import sys
-
+def test_a_clockwork_pair_is_predicted() -> None:
+    """Real control flow on made tables: a pair like the CPU engine's, from its three-step histogram."""
     sys.path.insert(0, str(TREE / "tests" / "cpu_engine"))
     import predict
 
-    pair_file = TREE / ".cache" / "pair" / "pair.json"
-    if not pair_file.is_file():
-        pytest.skip("no pair was made in this checkout")
-    pair = predict.load(pair_file)
-    lasts = [predict.last_token(pair, text) for text in ("Tell me a story", "How are you", "Why", "One two")]
+    size, source = 1009, random.Random(3)
+    ring = list(range(size))
+    wrong = [source.sample(ring, int(size * share)) for share in (0.2, 0.3, 0.5)]
+    pair = predict.from_tables(
+        {
+            "successor": [*ring[1:], 0, 0],
+            "wrong": wrong,
+            "ring": ring,
+            "starts": [0],
+            "eos": size,
+            "words": {},
+            "byte_ids": list(range(256)),
+        }
+    )
+    lasts = source.sample(ring, 40)
     long = predict.predict_all(pair, lasts, 64, 3).histogram
     for steps in (1, 2, 3):
         truth = predict.predict_all(pair, lasts, 64, steps).accept_length_drafts
