@@ -46,10 +46,10 @@ test: packages ## Run everything: lint, unit tests, patches in eight releases, s
 demo: packages ## Boot a disposable host here and run production.yml against it with a real SGLang on the CPU (as root)
 	@$(BIN)/python tests/demo
 
-tune-demo: packages ## Tune a real SGLang on the CPU: every chain length, killed and resumed (as root, about 15 minutes)
+tune-demo: packages ## Tune a real SGLang on the CPU: every chain length, killed and resumed (as root)
 	@$(BIN)/python tests/tune_demo
 
-faults: packages ## Make every fault on the road and write docs/faults.md from it (as root; an hour)
+faults: packages ## Make every fault on the road and write docs/faults.md from it (as root; over an hour)
 	@$(BIN)/python tests/faults
 
 docs: setup ## Write docs/{variables,errors,modules}.md again from the source

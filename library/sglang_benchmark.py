@@ -116,7 +116,8 @@ attributes:
 requirements:
   - Python 3.10 or newer on the host
 notes:
-  - Command line and result file of C(bench_serving) were read for SGLang 0.5.9 to 0.5.23; 0.5.23 was run.
+  - Command line and result file of C(bench_serving) were read in SGLang 0.5.23, which was run, and in part in 0.5.9 and
+    0.5.12; 0.5.17 to 0.5.22 were searched for their names.
 """
 
 EXAMPLES = r"""
