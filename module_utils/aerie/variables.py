@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .errors import ErrorKind
-from .instance.arguments import Speculation, check_free_arguments
+from .instance.arguments import SECRETS, Speculation, check_free_arguments
+from .instance.keys import check_key
 from .instance.unit import check_user_environment
 
 UNKNOWN_VARIABLE = ErrorKind(
@@ -112,11 +113,13 @@ def check_server(values: Mapping[str, Any]) -> list[str]:
     """Check the server's settings against each other; returns warnings.
 
     values: the resolved ``sglang_server_*`` variables. Raises missing-value, bad-value, bad-accept-floor and the
-    errors of ``arguments`` and ``unit``.
+    errors of ``arguments``, ``keys`` and ``unit``.
     """
     speculation = Speculation.from_mapping(values.get("sglang_server_speculative") or {})
     check_free_arguments(values.get("sglang_server_arguments") or {})
     check_user_environment(values.get("sglang_server_environment") or {})
+    for secret in SECRETS:
+        check_key(f"sglang_server_{secret}", str(values.get(f"sglang_server_{secret}") or ""))
     needed = ["sglang_server_model_path"] + (["sglang_server_draft_model_path"] if speculation else [])
     for name in needed:
         path = values.get(name)

@@ -122,6 +122,8 @@ def test_a_good_inventory_passes_without_warnings() -> None:
         ),
         ({"sglang_server_arguments": {"port": 1}}, "bad-server-argument", "sglang_server_port"),
         ({"sglang_server_environment": {"PYTHONPATH": "/x"}}, "bad-environment", "PYTHONPATH"),
+        ({"sglang_server_api_key": "-secret"}, "bad-api-key", "sglang_server_api_key begins with -"),
+        ({"sglang_server_admin_api_key": "secret\n"}, "bad-api-key", "sglang_server_admin_api_key holds"),
     ],
 )
 def test_settings_that_contradict_each_other(values: dict[str, Any], code: str, text: str) -> None:
@@ -129,6 +131,7 @@ def test_settings_that_contradict_each_other(values: dict[str, Any], code: str, 
     assert error.kind.code == code
     assert text in error.what
     assert error.next
+    assert "secret" not in str(error.as_result())
 
 
 def test_baseline_needs_no_draft() -> None:

@@ -11,6 +11,7 @@ from ..network.ports import rendezvous_port, spans_machines
 from ..release.rules import config_file_supported, stop_signals
 from . import mode
 from .arguments import SECRETS, Speculation, check_free_arguments, command_line, text_of
+from .keys import check_key
 from .spec import CONFIG, DEPLOYMENT, Release, Spec, secret_hash
 from .unit import check_user_environment, render
 
@@ -118,5 +119,8 @@ def make_spec(
 
 
 def secret_values(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The API keys that are set, by the name of the server argument."""
-    return {name: str(settings[name]) for name in SECRETS if settings.get(name)}
+    """The API keys that are set, by the name of the server argument. Raises bad-api-key."""
+    given = {name: str(settings[name]) for name in SECRETS if settings.get(name)}
+    for name, value in given.items():
+        check_key(name, value)
+    return given

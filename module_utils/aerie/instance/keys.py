@@ -1,4 +1,7 @@
-"""The API keys of a deployment, read where they lie: in its ``config.yaml``, which is JSON that Aerie wrote."""
+"""The API keys of a deployment: what SGLang can take as one, and the one that lies in a deployment.
+
+A key lies in the deployment's ``config.yaml``, which is JSON that Aerie wrote.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,30 @@ from ..files import read_json
 KEY_MISSING = ErrorKind(
     "api-key-missing", "A server that asks for an API key was to be asked, but its deployment holds none."
 )
+
+BAD_KEY = ErrorKind(
+    "bad-api-key",
+    "An API key that SGLang cannot take. It reads its configuration file into command-line words "
+    "(server_args_config_parser.py, 0.5.3 to 0.5.23), so a key that begins with - is taken for a flag and the server "
+    "ends at once; and a key travels in an HTTP header, so it is made of visible ASCII.",
+)
+
+
+def check_key(name: str, value: str) -> None:
+    """Raise bad-api-key for a key that SGLang or an HTTP client cannot take. ``name`` is what the person set.
+
+    The key itself is never part of the error.
+    """
+    if value.startswith("-"):
+        wrong = "begins with -, and SGLang takes it for a flag"
+    elif not all("!" <= letter <= "~" for letter in value):
+        wrong = "holds a blank, a line break or a letter outside ASCII"
+    else:
+        return
+    raise BAD_KEY.error(
+        f"{name} {wrong}",
+        next="make another one: lookup('ansible.builtin.password', FILE, chars=['ascii_letters', 'digits'], length=40)",
+    )
 
 
 def server_key(path: Path) -> str:
