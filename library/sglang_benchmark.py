@@ -30,6 +30,9 @@ options:
   api_key:
     description: The server's API key.
     type: str
+  api_key_file:
+    description: The deployment's C(config.yaml) on the host, to read the key from when O(api_key) is not given.
+    type: path
   model_path:
     description: Directory of the target model, for its tokenizer and chat template.
     type: path
@@ -220,6 +223,7 @@ from ansible.module_utils.aerie.accept.prompts import choose_prompts, prompt_sha
 from ansible.module_utils.aerie.accept.run import inspect_server, measure
 from ansible.module_utils.aerie.accept.server import check_environment
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.instance.keys import client_key
 from ansible.module_utils.aerie.measure.bench_figures import batch_figures, summary
 from ansible.module_utils.aerie.measure.bench_run import BenchJob, check_batches, run_load
 from ansible.module_utils.basic import AnsibleModule
@@ -227,6 +231,7 @@ from ansible.module_utils.basic import AnsibleModule
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "url": {"type": "str", "required": True},
     "api_key": {"type": "str", "no_log": True},
+    "api_key_file": {"type": "path", "no_log": False},
     "model_path": {"type": "path", "required": True},
     "python": {"type": "path", "required": True},
     "pythonpath": {"type": "str"},
@@ -263,7 +268,8 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         speculative=params["speculative"],
     )
     options.check()
-    client = HttpClient(params["url"], params["api_key"])
+    key = None if check_mode else client_key(params["api_key"], params["api_key_file"])
+    client = HttpClient(params["url"], key)
     if check_mode:
         return {"skipped": True, "known_after": "start"}
     text = read_prompts_file(Path(params["prompts"])) if params["prompts"] else None
@@ -280,7 +286,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     def accept(ids: list[list[int]]) -> None:
         acceptance.update(measure(client, ids, options, settings, progress))
 
-    load = run_load(job(params), prompts, accept, progress.say)
+    load = run_load(job(params, key), prompts, accept, progress.say)
     batches = [batch_figures(b["batch"], b["rows"], b["duration"]) for b in load.batches]
     for row in acceptance["rows"]:
         row["prompt"] = row["index"]
@@ -299,11 +305,11 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     }
 
 
-def job(params: dict[str, Any]) -> BenchJob:
+def job(params: dict[str, Any], key: str | None) -> BenchJob:
     """The load that these options ask for."""
     return BenchJob(
         url=params["url"].rstrip("/"),
-        api_key=params["api_key"],
+        api_key=key,
         model_path=params["model_path"],
         python=params["python"],
         batch_sizes=params["batch_sizes"],

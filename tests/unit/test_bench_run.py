@@ -178,14 +178,17 @@ def test_documentation_equals_the_argument_spec(name: str) -> None:
         assert documented.get(key) == real.get(key), key
 
 
-def test_the_whole_module_against_a_double(release: Path) -> None:
+def test_the_whole_module_against_a_double(release: Path, tmp_path: Path) -> None:
     double = Double()
+    (tmp_path / "config.yaml").write_text('{"api-key": "from-the-file"}')
     try:
         defaults = {name: option.get("default") for name, option in module.ARGUMENTS.items()}
         given = {"url": double.url, "model_path": "/m", "python": sys.executable, "pythonpath": str(release)}
+        given["api_key_file"] = str(tmp_path / "config.yaml")
         result = module.run({**defaults, **given, "num_prompts": 6, "batch_sizes": [2]}, False)
     finally:
         double.close()
+    assert double.keys == {"Bearer from-the-file"}
     assert result["acceptance"]["rows"][3]["histogram"] is not None
     assert result["acceptance"]["rows"][3]["prompt"] == 3
     assert result["batches"][0]["requests"] == 6
