@@ -40,8 +40,8 @@ matrix: packages ## Take the road once under each ansible-core: 2.19, 2.20, 2.21
 releases: setup ## Prove source patches and draft rules on every release of SGLang, fetched once
 	@$(PYTEST) -v tests/releases --durations=5
 
-test: packages ## Run everything: lint, unit tests, patches in eight releases, scenarios, the road under the oldest ansible-core
-	@AERIE_MATRIX=oldest $(PYTEST) -v -rs tests/lint tests/unit tests/releases tests/scenarios tests/matrix -m 'not every_release' $(UNPROVEN) --durations=10
+test: packages ## Run everything: unit tests, patches in eight releases, lint, scenarios, the road under the oldest ansible-core
+	@AERIE_MATRIX=oldest $(PYTEST) -v -rs tests/unit tests/releases tests/lint tests/scenarios tests/matrix -m 'not every_release' $(UNPROVEN) --durations=10
 
 demo: packages ## Boot a disposable host here and run production.yml against it with a real SGLang on the CPU (as root)
 	@$(BIN)/python tests/demo
