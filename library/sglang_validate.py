@@ -17,6 +17,11 @@ options:
     type: list
     elements: str
     required: true
+  sweep:
+    description: Also refuse settings that cannot be measured against each other, V(tune), or compared at all,
+      V(benchmark).
+    type: str
+    choices: [tune, benchmark]
 attributes:
   action:
     support: full

@@ -112,6 +112,7 @@ def _setting(
             "value": length,
             **dict(zip(("low", "high"), acceptance["accept_length_interval"], strict=True)),
         },
+        "all_reduce": record.result.get("all_reduce") or None,
         "accept_length_uncut": acceptance.get("accept_length_uncut"),
         "batches": batches,
     }

@@ -1,11 +1,10 @@
-"""What a decode cycle costs: a fixed part, each draft step, each token to verify.
+"""What a decode cycle costs: a fixed part, and each further step.
 
-From whole cycles alone draft and verify cannot be told apart, because a chain of k steps verifies k + 1 tokens: each
-further step adds one draft forward *and* one token. So :func:`fit_cycles` finds two figures, a fixed part and the cost
-of one more step (draft and verify together). With timers in the server (profile.yml) the parts are known, and
-:func:`fit_parts` finds all three.
+From whole cycles draft and verify cannot be told apart, because a chain of k steps verifies k + 1 tokens: each further
+step adds one draft forward *and* one token. So :func:`fit_cycles` finds two figures, a fixed part and the cost of one
+more step (draft and verify together). That is all that a prediction needs; profile.yml tells the parts of one setting.
 
-Both are weighted least squares. The uncertainty of the coefficients comes from that of the points, and is raised when
+It is weighted least squares. The uncertainty of the coefficients comes from that of the points, and is raised when
 the points do not lie on a line. A mixture of experts bends: the first further tokens load more new experts than the
 last, so a prediction between the points carries ``MODEL_ERROR`` besides.
 """
@@ -82,31 +81,6 @@ class CycleCost:
         return value, float(np.hypot(sigma, MODEL_ERROR * value))
 
 
-@dataclass(frozen=True)
-class PartPoint:
-    """Medians of one chain length from the server's own timers, in seconds."""
-
-    steps: int
-    draft: float
-    verify: float
-    rest: float
-
-
-@dataclass(frozen=True)
-class PartCost:
-    """cycle = fixed + draft_step * steps + verify_token * (steps + 1); each with its standard deviation."""
-
-    fixed: float
-    draft_step: float
-    verify_token: float
-    draft_step_sigma: float
-    verify_token_sigma: float
-
-    def at(self, steps: int) -> float:
-        """Seconds of a cycle."""
-        return self.fixed + self.draft_step * steps + self.verify_token * (steps + 1)
-
-
 def fit_line(x: Sequence[float], y: Sequence[float], sigma: Sequence[float]) -> Line:
     """Weighted least squares of a line. Needs two different x. Units of y and sigma are the same."""
     xs, ys, sigmas = (np.asarray(values, dtype=float) for values in (x, y, sigma))
@@ -136,18 +110,3 @@ def fit_cycles(points: Sequence[CyclePoint]) -> CycleCost:
     ordered = tuple(sorted(points, key=lambda point: point.steps))
     line = fit_line([p.steps for p in ordered], [p.seconds for p in ordered], [p.sigma for p in ordered])
     return CycleCost(line, ordered)
-
-
-def fit_parts(points: Sequence[PartPoint]) -> PartCost:
-    """Draft per step, verify per token and the fixed rest, from at least two chain lengths with timers."""
-    small = [1e-3 * (p.draft + p.verify) for p in points]
-    draft = fit_line([p.steps for p in points], [p.draft for p in points], small)
-    verify = fit_line([p.steps + 1 for p in points], [p.verify for p in points], small)
-    rest = float(np.mean([p.rest for p in points]))
-    return PartCost(
-        fixed=draft.at_zero + verify.at_zero + rest,
-        draft_step=draft.slope,
-        verify_token=verify.slope,
-        draft_step_sigma=draft.slope_sigma,
-        verify_token_sigma=verify.slope_sigma,
-    )

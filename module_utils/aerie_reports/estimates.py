@@ -92,7 +92,7 @@ def paired_ratio(rows: Sequence[Row], others: Sequence[Row], top: str, bottom: s
 def median(rows: Sequence[Row], field: str) -> Estimate:
     """Median over requests of one field."""
     values = np.array([float(row[field]) for row in rows if row.get(field) is not None])
-    _enough(len({row["prompt"] for row in rows}))
+    enough_prompts(len({row["prompt"] for row in rows}))
     if np.ptp(values) == 0:
         return Estimate(float(values[0]), float(values[0]), float(values[0]))
     # The percentile interval: BCa's acceleration is undefined for a median.
@@ -109,7 +109,7 @@ def median(rows: Sequence[Row], field: str) -> Estimate:
 
 def _bootstrap(table: np.ndarray, of_sums: Any) -> Estimate:
     """Interval of a function of column sums; ``table`` [prompts, columns], rows resampled as wholes."""
-    _enough(len(table))
+    enough_prompts(len(table))
 
     def statistic(*columns: np.ndarray, axis: int = -1) -> Any:
         return of_sums(*(column.sum(axis=axis) for column in columns))
@@ -132,7 +132,8 @@ def _bootstrap(table: np.ndarray, of_sums: Any) -> Estimate:
     return Estimate(value, float(found.low), float(found.high))
 
 
-def _enough(prompts: int) -> None:
+def enough_prompts(prompts: int) -> None:
+    """Refuse what has no interval."""
     if prompts < LEAST_PROMPTS:
         raise TOO_FEW_REQUESTS.error(
             f"{prompts} prompts are too few for an interval",

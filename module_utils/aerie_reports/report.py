@@ -193,10 +193,12 @@ def _plots(results: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _table(results: Mapping[str, Any]) -> dict[str, Any]:
+    shared = any((s["all_reduce"] or {}).get("kind") not in (None, "none") for s in results["settings"])
     heads = ["accept length"]
     for size in results["batch_sizes"]:
         heads += [f"tok/s, batch {size}", "against none"]
         heads += ["ITL ms"] if size == results["objective"] else []
+    heads += ["all-reduce"] if shared else []
     rows = []
     for setting in results["settings"]:
         length = setting["accept_length"]
@@ -214,6 +216,9 @@ def _table(results: Mapping[str, Any]) -> dict[str, Any]:
                 _cell(speedup, 2, "× ", tone),
                 _cell(at["itl_ms"], 2, interval=False),
             ]
+        if shared:
+            kind = (setting["all_reduce"] or {}).get("kind")
+            cells.append({"value": kind, "interval": "", "tone": ""} if kind else None)
         rows.append(
             {
                 "name": setting["name"],
@@ -251,6 +256,7 @@ def _method(results: Mapping[str, Any], about: Mapping[str, Any], records: Seque
         "Intervals: 95 %, BCa bootstrap over prompts, fixed seed (SciPy). Settings are compared prompt by prompt.",
         "Accept length: tokens gained per verify, bonus token included, from the counters in each answer.",
     ]
+    lines += [str(note) for note in about.get("notes", [])]
     if results["kind"] == "tune":
         lines += [
             "Prediction: the longest chain shows how often each position is accepted, hence the accept length of every "

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ansible.module_utils.aerie.instance.arguments import normalise
 from ansible.module_utils.aerie.measure.tune_errors import NO_CHAIN, UNKNOWN_PRESET
 
 NCCL_TUNED = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")
@@ -56,11 +57,15 @@ class Setting:
         return cls(**{name: raw[name] for name in cls.__dataclass_fields__})
 
 
+def _steps(steps: int) -> str:
+    return "no speculation" if not steps else "1 step" if steps == 1 else f"{steps} steps"
+
+
 def base_setting(base: Mapping[str, Any]) -> Setting:
     """The inventory's own production setting."""
     speculative = dict(base["speculative"])
     steps = int(speculative.get("num_steps") or 0)
-    name = f"as in the inventory ({steps} steps)" if steps else "as in the inventory (no speculation)"
+    name = f"as in the inventory ({_steps(steps)})"
     return Setting(
         name, "base", "production", steps, speculative, dict(base["arguments"]), dict(base["environment"])
     )
@@ -81,8 +86,9 @@ def chain_of(setting: Setting, steps: int) -> Setting:
         "eagle_topk": 1,
         "num_draft_tokens": steps + 1,
     }
-    name = f"{steps} step{'s' if steps > 1 else ''}"
-    return Setting(name, "chain", "production", steps, speculative, setting.arguments, setting.environment)
+    return Setting(
+        _steps(steps), "chain", "production", steps, speculative, setting.arguments, setting.environment
+    )
 
 
 def require_chain(setting: Setting) -> None:
@@ -137,10 +143,8 @@ def variations(
     for name in presets:
         found.append(_varied(on, name, "preset", environment={**rest, **PRESETS[name]}))
     if custom_all_reduce:
-        off = on.arguments.get(
-            CUSTOM_ALL_REDUCE, on.arguments.get(CUSTOM_ALL_REDUCE.replace("_", "-"), False)
-        )
-        plain = {k: v for k, v in on.arguments.items() if k.replace("-", "_") != CUSTOM_ALL_REDUCE}
+        off = any(value for k, value in on.arguments.items() if normalise(k) == CUSTOM_ALL_REDUCE)
+        plain = {k: v for k, v in on.arguments.items() if normalise(k) != CUSTOM_ALL_REDUCE}
         name = "custom all-reduce on" if off else "custom all-reduce off"
         found.append(
             _varied(on, name, "preset", arguments=plain if off else {**plain, CUSTOM_ALL_REDUCE: True})
@@ -151,11 +155,17 @@ def variations(
                 on,
                 str(extra["name"]),
                 "extra",
-                arguments={**on.arguments, **(extra.get("arguments") or {})},
+                arguments=_merged(on.arguments, extra.get("arguments") or {}),
                 environment={**on.environment, **(extra.get("environment") or {})},
             )
         )
     return [one for one in found if one.key != on.key]
+
+
+def _merged(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """More arguments over the inventory's, also where a name is spelled another way (page-size, page_size)."""
+    named = {normalise(name) for name in more}
+    return {**{name: value for name, value in arguments.items() if normalise(name) not in named}, **more}
 
 
 def _varied(
@@ -166,9 +176,8 @@ def _varied(
     arguments: Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> Setting:
-    chain = f"{on.steps} step{'s' if on.steps != 1 else ''}" if on.steps else "no speculation"
     return Setting(
-        f"{chain}, {name}",
+        f"{_steps(on.steps)}, {name}",
         kind,
         on.mode,
         on.steps,

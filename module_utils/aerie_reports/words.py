@@ -45,7 +45,7 @@ def benchmark_verdict(results: Results) -> list[str]:
         return ["The baseline was not measured, so nothing can be said.", *_failures(results)]
     sentences = [f"Speculation {_listed(said)}."]
     sentences.append(f"Differences below {widest:.1%} could not have been seen.")
-    return [*sentences, *_drift(results), *_failures(results)]
+    return [*sentences, *_reduces(results), *_drift(results), *_failures(results)]
 
 
 def tune_verdict(results: Results) -> list[str]:
@@ -77,7 +77,7 @@ def tune_verdict(results: Results) -> list[str]:
     ties = _ties(results, chosen)
     if ties:
         sentences.append(f"Not to be told from it: {', '.join(ties)}.")
-    return [*sentences, *_trust(results), *_drift(results), *_failures(results)]
+    return [*sentences, *_trust(results), *_reduces(results), *_drift(results), *_failures(results)]
 
 
 TO_TRY = {
@@ -123,7 +123,8 @@ def largest_part(batch: Mapping[str, Any]) -> str:
 def _trust(results: Results) -> list[str]:
     """How many starts it took and how far predictions were off."""
     chains = [length for length in results["lengths"] if length > 0]
-    sentences = [f"{results['starts']} chain lengths were started besides the inventory's, of {len(chains)}."]
+    some = "1 chain length was" if results["starts"] == 1 else f"{results['starts']} chain lengths were"
+    sentences = [f"{some} started besides the inventory's, of {len(chains)}."]
     errors = [abs(p["error"]) for p in results["predictions"] if p["error"] is not None]
     if errors:
         sentences.append(
@@ -135,6 +136,16 @@ def _trust(results: Results) -> list[str]:
     if lengths:
         sentences.append(f"Predicted accept lengths were off by {max(lengths):.1%} at most.")
     return sentences
+
+
+def _reduces(results: Results) -> list[str]:
+    """Where custom all-reduce was on and NCCL did the work: SGLang only warns of that."""
+    names: dict[str, list[str]] = {}
+    for setting in results["settings"]:
+        said = (setting["all_reduce"] or {}).get("said", "")
+        if said.startswith("NCCL, though"):
+            names.setdefault(said, []).append(setting["name"])
+    return [f"All-reduce ran through {said} ({', '.join(found)})." for said, found in names.items()]
 
 
 def _ties(results: Results, chosen: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,8 @@
 
     python sweep.py PLAYBOOK INVENTORY SETTINGS [further words for ansible-playbook]
 
-SETTINGS: kill once this many settings are in the journal. The reports directory is the one named with -e.
+SETTINGS: kill once this many settings are in the journal. The reports directory is the one named with -e; what the runs
+print, and how long their tasks took, goes to files in it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,16 @@ def command(playbook: str, inventory: str, words: tuple[str, ...]) -> list[str]:
     return [tool, f"playbooks/{playbook}", "-i", inventory, *words]
 
 
-def environment() -> dict[str, str]:
-    """The project's own ansible.cfg, also where molecule has set another one."""
-    return {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+def environment(folder: Path) -> dict[str, str]:
+    """The project's own ansible.cfg, also where molecule has set another one; each task's seconds are kept."""
+    return {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "tests" / "callbacks"),
+        "ANSIBLE_CALLBACKS_ENABLED": "task_seconds",
+        "AERIE_TASK_SECONDS": str(folder / "tasks.jsonl"),
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def journal(folder: Path) -> tuple[Path | None, list[str]]:
@@ -37,20 +45,32 @@ def journal(folder: Path) -> tuple[Path | None, list[str]]:
     return (found[-1].parent, found[-1].read_text().splitlines()) if found else (None, [])
 
 
-def run_and_kill(words: list[str], folder: Path, settings: int) -> list[str]:
-    """Start, wait for so many finished settings, SIGKILL; the lines that were kept."""
-    child = subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=sys.stderr, start_new_session=True)
-    deadline = time.monotonic() + LIMIT_S
+def run(words: list[str], folder: Path, number: int, settings: int | None = None) -> None:
+    """One run into ``run-<number>.log``; SIGKILL for all of it once ``settings`` are finished."""
+    log = folder / f"run-{number}.log"
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=environment(folder),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline, ended, killed = time.monotonic() + LIMIT_S, None, False
     try:
-        while len(journal(folder)[1]) < settings:
-            if child.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"it ended with {child.poll()} before {settings} settings were finished")
+        while (ended := child.poll()) is None and time.monotonic() < deadline and not killed:
             time.sleep(0.1)
+            killed = settings is not None and len(journal(folder)[1]) >= settings
     finally:
-        if child.poll() is None:
+        if ended is None:
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    return journal(folder)[1]
+    if not (killed if settings else ended == 0):
+        sys.stderr.write(log.read_text(errors="replace")[-6000:])
+        sys.exit(
+            f"run {number} ended with {ended}, {len(journal(folder)[1])} settings finished; all of it: {log}"
+        )
 
 
 def names(lines: list[str]) -> list[str]:
@@ -62,10 +82,10 @@ def sweep(playbook: str, inventory: str, settings: int, words: tuple[str, ...]) 
     given = next(word for word in words if word.startswith("sglang_tune_reports_dir="))
     folder = Path(given.partition("=")[2])
     line = command(playbook, inventory, words)
-    before = run_and_kill(line, folder, settings)
-    done = subprocess.run(line, cwd=ROOT, env=environment(), stdout=sys.stderr, timeout=LIMIT_S, check=False)
-    if done.returncode != 0:
-        sys.exit(f"the resumed run exited {done.returncode}")
+    folder.mkdir(parents=True, exist_ok=True)
+    run(line, folder, 1, settings)
+    before = journal(folder)[1]
+    run(line, folder, 2)
     place, after = journal(folder)
     assert place is not None
     results = json.loads((place / "results.json").read_text())

@@ -14,6 +14,17 @@ import ansible.module_utils
 from ansible import constants
 from ansible.plugins.action import ActionBase
 
+# On a host Ansible makes the cores importable; in this process nobody does. Here, since workers are forked: NumPy and
+# SciPy are imported once in a run, not in each task.
+for _place in constants.DEFAULT_MODULE_UTILS_PATH or ():
+    if _place not in ansible.module_utils.__path__:
+        ansible.module_utils.__path__.append(_place)
+
+from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie_reports import journal
+from ansible.module_utils.aerie_reports.asked import resolved
+from ansible.module_utils.aerie_reports.sweep import Record, Sweep, next_step
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,12 +36,6 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
-        # On a host Ansible makes the cores importable; in this process nobody does.
-        for place in constants.DEFAULT_MODULE_UTILS_PATH or ():
-            if place not in ansible.module_utils.__path__:
-                ansible.module_utils.__path__.append(place)
-        from ansible.module_utils.aerie.errors import AerieError
-
         args = self._task.args
         steps = {
             "begun": self._begun,
@@ -46,16 +51,9 @@ class ActionModule(ActionBase):
         return {**result, "changed": False, **outcome}
 
     def _begun(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        from ansible.module_utils.aerie_reports import journal
-        from ansible.module_utils.aerie_reports.settings import presets_for, try_custom_all_reduce
-        from ansible.module_utils.aerie_reports.sweep import Sweep
-
-        request = dict(args["request"])
-        topology = request.pop("topology", None) or []
-        request["presets"] = presets_for(topology, request.get("presets"))
-        request["custom_all_reduce"] = try_custom_all_reduce(topology, request.get("custom_all_reduce"))
+        request = resolved(args["request"])
         request["host"] = task_vars.get("inventory_hostname", "host")
-        Sweep.from_dict(request)  # refuse what cannot be swept before anything is written or started
+        Sweep.from_dict(request)  # refuses a base without a chain, whoever calls
         if self._task.check_mode:
             return {"directory": "", "resumed": False, "finished": []}
         folder = Path(str(args.get("reports_dir") or ROOT / "reports")).expanduser() / request["instance"]
@@ -70,8 +68,6 @@ class ActionModule(ActionBase):
         return {"directory": str(place), "resumed": resumed, "finished": finished}
 
     def _next(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        from ansible.module_utils.aerie_reports.sweep import next_step
-
         if self._task.check_mode:
             return {"done": True, "text": "check mode: nothing is started"}
         place = Path(str(args["directory"]))
@@ -94,8 +90,6 @@ class ActionModule(ActionBase):
         return {"done": done, "setting": setting.as_dict(), "at": time.time()}
 
     def _recorded(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        from ansible.module_utils.aerie_reports import journal
-
         place = Path(str(args["directory"]))
         measured = args.get("result") or {}
         failure = args.get("failure") or {}
@@ -108,7 +102,7 @@ class ActionModule(ActionBase):
             }
         if failure and not failure.get("code"):
             failure = {**failure, "code": journal.code_in(str(failure.get("message") or ""))}
-        keep = ("batches", "acceptance", "prompt_set", "generator", "profile")
+        keep = ("batches", "acceptance", "prompt_set", "generator", "profile", "all_reduce")
         record = {
             "v": 1,
             "t": round(time.time(), 1),
@@ -145,10 +139,7 @@ class ActionModule(ActionBase):
         self._display.display(f"  {task_vars.get('inventory_hostname', 'host')}: {text}")
 
 
-def _loaded(place: Path) -> tuple[Any, list[Any]]:
-    from ansible.module_utils.aerie_reports import journal
-    from ansible.module_utils.aerie_reports.sweep import Record, Sweep
-
+def _loaded(place: Path) -> tuple[Sweep, list[Record]]:
     request = json.loads((place / journal.REQUEST).read_text(encoding="utf-8"))
     return Sweep.from_dict(request), [Record.from_dict(line) for line in journal.lines(place)]
 

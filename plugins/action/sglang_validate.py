@@ -50,6 +50,10 @@ class ActionModule(ActionBase):
             variables.check_types(ours, options)
             variables.check_choices(ours, options)
             full = {name: option.get("default") for name, option in options.items()} | ours
+            if sweep := self._task.args.get("sweep"):
+                from ansible.module_utils.aerie_reports import asked
+
+                asked.check(sweep, full)
             warnings = variables.check_server(full) if "sglang_server_model_path" in options else []
         except AerieError as error:
             return {**result, "failed": True, **error.as_result()}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie_reports import acceptance
-from ansible.module_utils.aerie_reports.cost import CyclePoint, PartPoint, fit_cycles, fit_line, fit_parts
+from ansible.module_utils.aerie_reports.cost import CyclePoint, fit_cycles, fit_line
 from ansible.module_utils.aerie_reports.estimates import Drift, Estimate, drift, paired_ratio, ratio
 
 TREE = Path(__file__).resolve().parents[2]
@@ -169,15 +169,6 @@ def test_cycle_cost_answers_with_what_was_measured() -> None:
     between, sigma = cost.at(7)
     assert between == pytest.approx((0.031 + 0.040) / 2)
     assert sigma > 1e-4
-
-
-def test_parts_are_told_apart_with_timers() -> None:
-    truth = {"fixed": 0.004, "draft": 0.0007, "verify": 0.0011}
-    points = [PartPoint(k, truth["draft"] * k, 0.003 + truth["verify"] * (k + 1), 0.001) for k in (1, 3, 6)]
-    found = fit_parts(points)
-    assert found.draft_step == pytest.approx(truth["draft"])
-    assert found.verify_token == pytest.approx(truth["verify"])
-    assert found.at(5) == pytest.approx(0.004 + 0.0007 * 5 + 0.0011 * 6)
 
 
 def test_estimates_survive_json() -> None:

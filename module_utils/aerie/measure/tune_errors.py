@@ -12,3 +12,21 @@ NO_CHAIN = ErrorKind(
     "Tuning varies the length of a draft chain, so the inventory's own setting has to speculate with one (topk 1).",
 )
 UNKNOWN_PRESET = ErrorKind("tune-preset-unknown", "A preset was asked for that does not exist.")
+HOST_PRESET = ErrorKind(
+    "tune-preset-hidden",
+    "An NCCL preset replaces the variables of one instance, and the same variables are set for the whole host: what "
+    "would run is not what the preset's name says.",
+)
+BAD_LENGTHS = ErrorKind(
+    "tune-lengths-invalid",
+    "A chain length is a whole number of draft steps, from 1 up; there is nothing to choose.",
+)
+BAD_CANDIDATE = ErrorKind(
+    "tune-candidate-invalid",
+    "A setting of one's own that is to be tried cannot be told apart or not be started.",
+)
+TOO_MANY_AT_A_TIME = ErrorKind(
+    "tune-batch-above-limit",
+    "More requests at a time than the server runs: the rest would wait in its queue, and the figure would be the "
+    "limit's.",
+)

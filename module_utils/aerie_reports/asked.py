@@ -1,0 +1,109 @@
+"""What is asked of a sweep, judged before anything is touched. Pure: the inventory alone decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.instance.arguments import check_free_arguments
+from ansible.module_utils.aerie.instance.unit import check_user_environment
+from ansible.module_utils.aerie.measure.bench_run import check_batches
+from ansible.module_utils.aerie.measure.tune_errors import (
+    BAD_CANDIDATE,
+    BAD_LENGTHS,
+    HOST_PRESET,
+    TOO_MANY_AT_A_TIME,
+)
+
+from .estimates import enough_prompts
+from .settings import NCCL_TUNED, base_setting, presets_for, require_chain, try_custom_all_reduce
+
+CANDIDATE_KEYS = ("name", "arguments", "environment")
+
+
+def check(kind: str, values: Mapping[str, Any]) -> None:
+    """Raise an ``AerieError`` for what cannot be swept. ``values``: the inventory's variables, defaults filled in."""
+    check_batches(values["sglang_tune_batch_sizes"])
+    enough_prompts(int(values["sglang_tune_prompts"]))
+    limit = int(values.get("sglang_server_max_running_requests") or 0)
+    _check_batches(values["sglang_tune_batch_sizes"], limit)
+    if kind != "tune":
+        return
+    base = ("speculative", "arguments", "environment")
+    require_chain(base_setting({name: values.get(f"sglang_server_{name}") or {} for name in base}))
+    _check_lengths(values["sglang_tune_lengths"] or range(1, values["sglang_tune_max_steps"] + 1))
+    _check_candidates(values["sglang_tune_candidates"])
+    wanted = values["sglang_tune_nccl_presets"]
+    shared = _of_the_host(values.get("gpu_host_nccl_env"))
+    if "auto" not in wanted and presets_for([], wanted) and shared:
+        raise HOST_PRESET.error(
+            f"gpu_host_nccl_env sets {shared}, so no preset would be what it is called",
+            next="move them to sglang_server_environment, or set sglang_tune_nccl_presets: []",
+        )
+
+
+def resolved(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The request with presets and all-reduce chosen by topology.
+
+    request: as roles/sglang_tune/vars/main.yml makes it, with ``topology`` and ``host_environment`` (the host's
+    defaults for every instance), which are taken out. ``notes``: what was left out, in words.
+    """
+    left = dict(request)
+    topology = left.pop("topology", None) or []
+    shared = _of_the_host(left.pop("host_environment", None))
+    wanted, left["notes"] = left.get("presets"), []
+    if shared and wanted is None and presets_for(topology, None):
+        wanted = []
+        left["notes"] = [f"NCCL presets were not tried: gpu_host_nccl_env sets {shared} for the whole host."]
+    left["presets"] = presets_for(topology, wanted)
+    left["custom_all_reduce"] = try_custom_all_reduce(topology, left.get("custom_all_reduce"))
+    return left
+
+
+def _of_the_host(environment: Mapping[str, Any] | None) -> str:
+    """Names of the variables that a preset replaces and that are set for every instance of the host."""
+    return ", ".join(name for name in NCCL_TUNED if (environment or {}).get(name) is not None)
+
+
+def _check_batches(batches: Sequence[int], limit: int) -> None:
+    if limit and max(batches, default=0) > limit:
+        raise TOO_MANY_AT_A_TIME.error(
+            f"batch {max(batches)} was asked for, and the server runs {limit} requests at a time",
+            next=f"raise sglang_server_max_running_requests, or keep sglang_tune_batch_sizes up to {limit}",
+        )
+
+
+def _check_lengths(lengths: Sequence[int]) -> None:
+    wrong = [one for one in lengths if one < 0]
+    if wrong or not any(one > 0 for one in lengths):
+        raise BAD_LENGTHS.error(
+            f"the chain lengths {list(lengths)} cannot be tried",
+            next="correct sglang_tune_lengths, or raise sglang_tune_max_steps",
+        )
+
+
+def _check_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
+    seen: set[str] = set()
+    for number, one in enumerate(candidates, 1):
+        name = str(one.get("name") or "")
+        unknown = sorted(set(one) - set(CANDIDATE_KEYS))
+        why = ""
+        if not name or name in seen:
+            why = f"its name, {name!r}, is empty or another one's"
+        elif unknown:
+            why = f"unknown keys: {', '.join(unknown)}"
+        elif not one.get("arguments") and not one.get("environment"):
+            why = "it changes nothing: it has neither arguments nor environment"
+        seen.add(name)
+        try:
+            check_free_arguments(one.get("arguments") or {})
+            check_user_environment(one.get("environment") or {})
+        except AerieError as error:
+            why = why or error.what
+        if why:
+            raise BAD_CANDIDATE.error(
+                f"candidate {number} of sglang_tune_candidates cannot be tried",
+                evidence=[why, f"keys: {', '.join(CANDIDATE_KEYS)}"],
+                next="correct sglang_tune_candidates; what has a variable of its own cannot be a candidate",
+            )
