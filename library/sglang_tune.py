@@ -136,6 +136,10 @@ recommended:
   description: The recommended setting.
   returned: with O(state=reported)
   type: dict
+floor:
+  description: A floor of the accept length that goes with the recommended setting, 0 for none.
+  returned: with O(state=reported)
+  type: float
 speedups:
   description: Speed against no speculation by digest and batch size.
   returned: with O(state=reported)

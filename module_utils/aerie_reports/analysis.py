@@ -10,7 +10,7 @@ from .estimates import Drift, Estimate, drift, median, paired_ratio
 from .search import Measured, Outlook, can_predict, outlook
 from .settings import chain_of
 from .sweep import MEASURED, Record, Sweep, best_record, record_of
-from .words import benchmark_verdict, inventory_lines, profile_verdict, tune_verdict, variables_of
+from .words import benchmark_verdict, floor_for, inventory_lines, profile_verdict, tune_verdict, variables_of
 
 
 def analyse(sweep: Sweep, records: Sequence[Record]) -> dict[str, Any]:
@@ -38,8 +38,12 @@ def analyse(sweep: Sweep, records: Sequence[Record]) -> dict[str, Any]:
     for entry, record in zip(settings, records, strict=True):
         gain = None if chosen is None else _against(sweep.objective, record, chosen, moved)
         entry["over_recommended"] = None if gain is None or record is chosen else gain.as_dict()
-    results["variables"] = {} if chosen is None else variables_of(sweep.base, chosen.setting)
-    results["inventory"] = "" if chosen is None else inventory_lines(sweep.base, chosen.setting)
+    if chosen is None:
+        results |= {"floor": sweep.floor, "variables": {}, "inventory": ""}
+    else:
+        results["floor"] = _floor(sweep, base, chosen)
+        results["variables"] = variables_of(sweep.base, chosen.setting, results["floor"])
+        results["inventory"] = inventory_lines(sweep.base, chosen.setting, results["variables"])
     results["profile"] = next((r.result["profile"] for r in reversed(records) if r.result.get("profile")), [])
     verdicts = {"benchmark": benchmark_verdict, "tune": tune_verdict, "profile": profile_verdict}
     results["verdict"] = verdicts[sweep.kind](results)
@@ -56,6 +60,13 @@ def recommended(sweep: Sweep, records: Sequence[Record]) -> Record | None:
         return best
     gain = _against(sweep.objective, best, base, _drift(sweep, records))
     return best if gain is not None and gain.low > 1.0 else base
+
+
+def _floor(sweep: Sweep, base: Record | None, chosen: Record) -> float:
+    """The floor of the accept length that goes with the chosen setting."""
+    if chosen.setting.steps == sweep.base.steps:
+        return sweep.floor
+    return floor_for(sweep.floor, base.accept_length() if base else None, chosen.accept_length())
 
 
 def _drift(sweep: Sweep, records: Sequence[Record]) -> Drift | None:

@@ -103,7 +103,7 @@ def speed_over_steps(results: Mapping[str, Any]) -> str | None:
     axes.set_ylabel(f"output tokens per second, batch {size}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _room(axes)
-    axes.legend(frameon=False, loc="best", labelcolor=INK)
+    figure.legend(frameon=False, loc="outside upper left", ncols=3, labelcolor=INK, fontsize=11)
     return _svg(figure)
 
 

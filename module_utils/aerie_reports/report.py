@@ -171,7 +171,7 @@ def _plots(results: Mapping[str, Any]) -> list[dict[str, str]]:
         (
             "Speed-up by batch size",
             "Above the line speculation is faster. The more requests run at a time, the less it can gain.",
-            plots.speedup_by_batch(results, name),
+            plots.speedup_by_batch(results, name) if len(results["batch_sizes"]) > 1 else None,
         ),
         (
             "Acceptance by draft position",
@@ -223,6 +223,7 @@ def _table(results: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "name": setting["name"],
                 "best": setting["name"] == results["recommended"] and setting["status"] == "measured",
+                "why": str(setting["failure"].get("message") or "").split("\n")[0][:160],
                 "failed": setting["failure"].get("code") or "see results.json"
                 if setting["status"] == "failed"
                 else "",

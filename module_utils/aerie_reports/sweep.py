@@ -20,7 +20,10 @@ MEASURED, FAILED = "measured", "failed"
 
 @dataclass(frozen=True)
 class Sweep:
-    """What was asked for. ``budget_minutes`` and ``budget_restarts``: 0 for no limit. ``objective``: a batch size."""
+    """What was asked for. ``budget_minutes`` and ``budget_restarts``: 0 for no limit. ``objective``: a batch size.
+
+    floor: the inventory's for the accept length of ``base``, 0 for none.
+    """
 
     kind: str
     base: Setting
@@ -32,6 +35,7 @@ class Sweep:
     exhaustive: bool
     budget_minutes: float
     budget_restarts: int
+    floor: float = 0.0
 
     @property
     def objective(self) -> int:
@@ -55,6 +59,7 @@ class Sweep:
             exhaustive=bool(raw["exhaustive"]),
             budget_minutes=float(raw["budget_minutes"]),
             budget_restarts=int(raw["budget_restarts"]),
+            floor=float(raw.get("floor") or 0),
         )
 
 
@@ -96,6 +101,11 @@ class Record:
         return (
             None if found is None else ratio(found["rows"], "tokens", "seconds").scaled(found["concurrency"])
         )
+
+    def accept_length(self) -> float | None:
+        """Tokens gained per verify; None without speculation."""
+        found = (self.result.get("acceptance") or {}).get("accept_length")
+        return None if found is None else float(found)
 
     def requests(self) -> list[Mapping[str, Any]]:
         """Prompt and histogram of each request of the acceptance pass; empty where the release gives none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -193,11 +194,27 @@ def _listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
-def variables_of(base: Setting, chosen: Setting) -> dict[str, Any]:
-    """The inventory's variables that have to change for ``chosen``; whole values, since Ansible replaces them."""
+def floor_for(floor: float, before: float | None, after: float | None) -> float:
+    """A floor of the accept length for another chain, as far below what it gains as the inventory's was.
+
+    floor: the inventory's, 0 for none. before, after: accept lengths of its setting and of the other one. The bonus
+    token is left out, so that a floor stays above 1. 0: not known, no floor.
+    """
+    if floor <= 1.0 or not before or not after or before <= 1.0:
+        return 0.0
+    return max(0.0, math.floor(100 * (1.0 + (floor - 1.0) * (after - 1.0) / (before - 1.0))) / 100)
+
+
+def variables_of(base: Setting, chosen: Setting, floor: float) -> dict[str, Any]:
+    """The inventory's variables that have to change for ``chosen``; whole values, since Ansible replaces them.
+
+    floor: for its accept length, where the chain is another one.
+    """
     found: dict[str, Any] = {}
     if dict(chosen.speculative) != dict(base.speculative):
         found["sglang_server_speculative"] = dict(chosen.speculative)
+    if chosen.steps not in (0, base.steps):
+        found["sglang_server_min_accept_length"] = floor
     if dict(chosen.arguments) != dict(base.arguments):
         found["sglang_server_arguments"] = dict(chosen.arguments)
     if dict(chosen.environment) != dict(base.environment):
@@ -205,9 +222,8 @@ def variables_of(base: Setting, chosen: Setting) -> dict[str, Any]:
     return found
 
 
-def inventory_lines(base: Setting, chosen: Setting) -> str:
+def inventory_lines(base: Setting, chosen: Setting, variables: Mapping[str, Any]) -> str:
     """The same as YAML, with a word on what was taken out."""
-    variables = variables_of(base, chosen)
     if not variables:
         return "# Nothing to change: the inventory's own setting stays.\n"
     lines = as_yaml(variables).splitlines()
@@ -221,8 +237,8 @@ def as_yaml(variables: Mapping[str, Any]) -> str:
     """Variables as people write them in an inventory."""
     lines = []
     for name, value in variables.items():
-        if not value:
-            lines.append(f"{name}: {{}}")
+        if not isinstance(value, Mapping) or not value:
+            lines.append(f"{name}: {_scalar(value)}")
             continue
         lines.append(f"{name}:")
         lines += [f"  {key}: {_scalar(one)}" for key, one in value.items()]

@@ -131,6 +131,7 @@ class ActionModule(ActionBase):
             "report": str(place / "report.html"),
             "verdict": results["verdict"],
             "inventory": results["inventory"],
+            "floor": results["floor"],
             "recommended": chosen.setting.as_dict() if chosen else {},
             "speedups": _speedups(results),
         }

@@ -22,6 +22,7 @@ from ansible.module_utils.aerie_reports.settings import (
     variations,
 )
 from ansible.module_utils.aerie_reports.sweep import Record, Sweep, next_step
+from ansible.module_utils.aerie_reports.words import floor_for
 from tune_made import World
 
 CHAT = (0.75, 0.68, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35, 0.3, 0.3)
@@ -90,7 +91,8 @@ def play(
             break
         assert step.setting.key not in {r.setting.key for r in records}, "measured twice"
         if failing in step.setting.name:
-            records.append(Record(step.setting, "failed", {}, 60.0, {"code": "start-timeout"}))
+            why = {"code": "start-timeout", "message": "it did not start\nNext: look"}
+            records.append(Record(step.setting, "failed", {}, 60.0, why))
         else:
             done = result(step.setting, draft, 0)
             records.append(Record(step.setting, "measured", done, 60.0, {}, f"digest{number}"))
@@ -175,6 +177,30 @@ def test_speculation_off_is_said() -> None:
     assert results["recommended"] == "no speculation"
     assert results["verdict"][0].startswith("Speculation should be off at batch 1")
     assert yaml.safe_load(results["inventory"]) == {"sglang_server_speculative": {}}
+
+
+@pytest.mark.parametrize(
+    ("floor", "before", "after", "expected"),
+    [
+        (2.5, 3.29, 1.8, 1.52),  # 65 % of what is gained beside the bonus token
+        (2.5, 3.29, 2.299, 1.85),  # rounded down
+        (0.0, 3.29, 1.8, 0.0),
+        (2.5, None, 1.8, 0.0),
+        (1.5, 1.0, 1.8, 0.0),
+    ],
+)
+def test_a_floor_goes_with_its_chain(
+    floor: float, before: float | None, after: float, expected: float
+) -> None:
+    assert floor_for(floor, before, after) == expected
+
+
+def test_the_floor_is_part_of_what_is_recommended() -> None:
+    sweep, records = play(request(floor=1.9))
+    results = analyse(sweep, records)
+    assert results["recommended"] == "4 steps, LL/Ring/SYS"
+    assert results["variables"]["sglang_server_min_accept_length"] == results["floor"] == 1.9
+    assert yaml.safe_load(results["inventory"]) == results["variables"]
 
 
 def test_the_inventory_stays_where_nothing_is_clearly_faster() -> None:
@@ -269,13 +295,14 @@ def test_the_page_is_whole_and_alone(tmp_path: Path, kind: str) -> None:
     sweep, records = play(request(kind=kind), failing="page 64")
     results = write_report(tmp_path, sweep, records, ABOUT)
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == (5 if kind == "tune" else 2)
+    assert page.count("<svg") == (4 if kind == "tune" else 1)
     assert not re.search(r"(src|href)=\"(?!#)", page.replace("xlink:href", "href")), "it loads something"
     assert "url(http" not in page
     assert json.loads((tmp_path / "results.json").read_text())["verdict"] == results["verdict"]
     assert yaml.safe_load((tmp_path / "best.yml").read_text()) == results["variables"]
     if kind == "tune":
         assert "failed: start-timeout" in page
+        assert "it did not start" in page
     assert "stand-in kernels" not in page
 
 
