@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import jinja2
-from ansible.module_utils.aerie.files import write_atomic, write_json
+from ansible.module_utils.aerie.files import read_json, write_atomic, write_json
 
 from . import plots
 from .analysis import analyse
@@ -32,12 +32,28 @@ def write_report(
     """Write the files and return the results. ``final`` false: the sweep stays unfinished and can be resumed."""
     results = analyse(sweep, records)
     results["about"] = {name: about[name] for name in ("host", "instance", "server", "load", "base")}
+    results["parts"] = _parts(results, about, place)
     results["written"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     write_atomic(place / PAGE, page(results, about, records, place))
     head = "---\n# Made by tune.yml; see report.html. ansible-playbook production.yml -e @best.yml\n"
     write_atomic(place / BEST, head + (as_yaml(results["variables"]) or "{}\n"))
     write_json(place / (FIGURES if final else LIVE), results)
     return results
+
+
+def _parts(results: Mapping[str, Any], about: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Parts of a cycle: this very profile's, or those that the newest profile.yml of the same server left."""
+    if results["profile"]:
+        return {"batches": results["profile"], "from": "the timers in the server's source"}
+    for path in sorted(place.parent.glob(f"*/{FIGURES}"), reverse=True):
+        other = read_json(path)
+        if not isinstance(other, dict) or other.get("kind") != "profile" or not other.get("profile"):
+            continue
+        if all(other["about"][name] == about[name] for name in ("host", "server")):
+            steps = other["about"]["base"]["speculative"].get("num_steps")
+            source = f"profile.yml on {other['written'][:10]}, with {steps} steps"
+            return {"batches": other["profile"], "from": source}
+    return {"batches": [], "from": ""}
 
 
 def page(results: Mapping[str, Any], about: Mapping[str, Any], records: Sequence[Record], place: Path) -> str:
@@ -159,11 +175,6 @@ def _plots(results: Mapping[str, Any]) -> list[dict[str, str]]:
     name = "" if chosen is None else chosen["name"]
     drawn = [
         (
-            "Parts of a decode cycle",
-            "Medians from the timers in the server's source; the share is of the time of all cycles.",
-            plots.parts_of_cycle(results["profile"]),
-        ),
-        (
             "Speed over chain length",
             "Predicted from one long chain and the cost of a cycle; the points were started and measured.",
             plots.speed_over_steps(results) if results["kind"] == "tune" else None,
@@ -172,6 +183,11 @@ def _plots(results: Mapping[str, Any]) -> list[dict[str, str]]:
             "Speed-up by batch size",
             "Above the line speculation is faster. The more requests run at a time, the less it can gain.",
             plots.speedup_by_batch(results, name) if len(results["batch_sizes"]) > 1 else None,
+        ),
+        (
+            "Parts of a decode cycle",
+            f"Medians from {results['parts']['from']}; the share is of the time of all cycles.",
+            plots.parts_of_cycle(results["parts"]["batches"]),
         ),
         (
             "Acceptance by draft position",

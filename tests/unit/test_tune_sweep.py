@@ -306,6 +306,27 @@ def test_the_page_is_whole_and_alone(tmp_path: Path, kind: str) -> None:
     assert "stand-in kernels" not in page
 
 
+@pytest.mark.parametrize(("host", "shown"), [("gpu1", True), ("gpu2", False)])
+def test_the_parts_of_a_cycle_come_from_a_profile_of_the_same_server(
+    tmp_path: Path, host: str, shown: bool
+) -> None:
+    parts = {name: {"share": 0.25, "median_ms": 5.0} for name in ("draft", "verify", "extend", "rest")}
+    left = {
+        "kind": "profile",
+        "written": "2026-11-01T10:00:00+0000",
+        "about": {**ABOUT, "host": host},
+        "profile": [{"batch": 1, "cycle_ms": 20.0, "parts": parts}],
+    }
+    for name in ("before", "now"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "before" / "results.json").write_text(json.dumps(left))
+    sweep, records = play(request())
+    results = write_report(tmp_path / "now", sweep, records, ABOUT)
+    assert bool(results["parts"]["batches"]) == shown
+    page = (tmp_path / "now" / "report.html").read_text()
+    assert ("profile.yml on 2026-11-01, with 3 steps" in page) == shown
+
+
 def test_a_double_is_named(tmp_path: Path) -> None:
     sweep, records = play(request(kind="benchmark"))
     about = {**ABOUT, "base": {**BASE, "arguments": {"device": "cpu"}}}

@@ -12,7 +12,7 @@ LOAD = {
     "sglang_tune_max_new_tokens": 128,
     "sglang_tune_batch_sizes": [1, 8],
     "sglang_tune_nccl_presets": [],
-    "sglang_tune_custom_all_reduce": False,
+    "sglang_tune_custom_all_reduce": "skip",
     "sglang_tune_reports_dir": str(RUN / "reports"),
 }
 
