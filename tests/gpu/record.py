@@ -21,7 +21,9 @@ ROOT = HERE.parents[1]
 # The most that the lender of the machine brings back in one file.
 LARGEST = 15 << 20
 UNIT = "sglang-default.service"
-# A rehearsal on a host without a GPU serves another release, at another address, with settings of its own.
+# A rehearsal on a host without a GPU serves another release, at another address, with settings of its own; the card is
+# the driver's double then, and what only a real card can show is left out and says so.
+REHEARSAL = bool(os.environ.get("AERIE_GPU_REHEARSAL"))
 RELEASE = os.environ.get("AERIE_GPU_RELEASE", "0.5.17")
 ADDRESS = os.environ.get("AERIE_GPU_ADDRESS", "127.0.0.1")
 ALSO = tuple(filter(None, os.environ.get("AERIE_GPU_ALSO", "").split(":")))

@@ -21,7 +21,18 @@ import load
 import timeline
 from record import RELEASE
 from stages import PLANS, STEPS, faults, hardening, production, rounds, side, speed, two, wiring
-from stages.core import Done, as_json, changed, codes, passed, recaps, refused_with, unchanged, verdict
+from stages.core import (
+    Done,
+    as_json,
+    changed,
+    codes,
+    group_vars,
+    passed,
+    recaps,
+    refused_with,
+    unchanged,
+    verdict,
+)
 
 RECAP = "PLAY RECAP ***\ngpu                        : ok=18   changed={}    unreachable=0    failed=0    skipped=6\n"
 
@@ -145,13 +156,13 @@ def test_side_instances_share_no_port() -> None:
 
 def test_two_gpus_are_split_evenly() -> None:
     """Heads of the carried target: 4 and 2; its draft's the same. Both go into two."""
-    assert two.group_vars()["sglang_server_arguments"]["tp_size"] == 2
+    assert group_vars(two.INVENTORY_TWO)["sglang_server_arguments"]["tp_size"] == 2
     for heads in (4, 2, 768, 4096, 2048):
         assert heads % 2 == 0
 
 
 def test_no_inventory_lets_multicast_in() -> None:
-    variables = two.group_vars()
+    variables = group_vars(two.INVENTORY_TWO)
     assert variables["gpu_host_required_env"] == two.REQUIRED
     for one in [*two.presets(), *two.one_each()]:
         text = json.dumps(one.variables)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from record import ALSO, RELEASE, ROOT, RUN, environment
 
 INVENTORY = "tests/gpu/inventory"
@@ -137,6 +138,20 @@ def inventories(*more: str) -> list[str]:
     """-i for the host's inventory and for those after it. A rehearsal's comes last: its group's variables win, but
     not over what side instances have as hosts."""
     return [word for one in (INVENTORY, *more, *ALSO) for word in ("-i", one)]
+
+
+def group_vars(*more: str) -> dict[str, Any]:
+    """The group's variables as Ansible merges the inventories: the last one that names a variable wins."""
+    made: dict[str, Any] = {}
+    for place in (INVENTORY, *more, *ALSO):
+        made |= yaml.safe_load((ROOT / place / "group_vars/sglang.yml").read_text())
+    return made
+
+
+def arguments(*more: str, **other: Any) -> dict[str, Any]:
+    """The inventories' server arguments with some changed; None leaves one out."""
+    made = {**group_vars(*more)["sglang_server_arguments"], **other}
+    return {name: value for name, value in made.items() if value is not None}
 
 
 def playbook(name: str, *options: str, **variables: Any) -> list[str]:

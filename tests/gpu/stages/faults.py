@@ -4,71 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
 
-import yaml
-from record import ROOT, on_host, ssh
+from record import REHEARSAL, on_host, ssh
 
-from . import side
-from .core import INVENTORY, Context, Outcome, Step, codes, first_failure, playbook, tail
+from . import card, side
+from .core import Context, Outcome, Step, arguments, codes, first_failure, playbook, tail
 from .production import inside
 
-TORCH_SITE = "/opt/torch/.venv/lib/python3.12/site-packages"
-TORCH_PYTHON = "/opt/torch/.venv/bin/python3"
-MIB = 512
-# Takes memory and says so; ends by itself.
-HOLD = (
-    "import torch, time, sys; x = torch.empty({mib} << 20, dtype=torch.uint8, device='cuda'); x.fill_(1); "
-    "torch.cuda.synchronize(); print('holding', flush=True); time.sleep({seconds})"
-)
 VICTIMS = {"w-right": "launcher", "w-none": "scheduler", "w-random": "detokenizer"}
-
-
-def arguments(**other: Any) -> dict[str, Any]:
-    """The inventory's server arguments with some changed; None leaves one out."""
-    variables = yaml.safe_load((ROOT / INVENTORY / "group_vars/sglang.yml").read_text())
-    made = {**variables["sglang_server_arguments"], **other}
-    return {name: value for name, value in made.items() if value is not None}
-
-
-class Outsider:
-    """A process of the machine, outside the host's namespaces, that holds GPU memory."""
-
-    def __enter__(self) -> Outsider:
-        words = [sys.executable, "-c", HOLD.format(mib=MIB, seconds=120)]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.said = self.process.stdout.readline().strip()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def start_foreign() -> str:
-    """Another user's process in the host, in a unit of its own, that holds GPU memory."""
-    code = HOLD.format(mib=MIB, seconds=120)
-    return ssh(
-        "systemd-run --quiet --unit=foreign -p User=nobody -p StandardOutput=journal "
-        f'-p Environment=LD_LIBRARY_PATH=/usr/local/nvidia/lib64 {TORCH_PYTHON} -c "{code}"; '
-        "for i in $(seq 150); do journalctl -u foreign -o cat | grep -q holding && echo up && exit; sleep 0.2; done;"
-        " journalctl -u foreign -o cat | tail -5",
-        45,
-    )
-
-
-def stop_foreign() -> str:
-    return ssh("systemctl stop foreign; systemctl reset-failed foreign 2>/dev/null; echo stopped", 20)
 
 
 def looked(context: Context, name: str, timeout: int) -> dict[str, Any]:
     """gpu_memory_zero in the host, by the image's python, since the release may not be installed yet."""
-    words = [*inside(timeout), "-e", f"ansible_python_interpreter={TORCH_PYTHON}"]
+    words = [*inside(timeout), "-e", f"ansible_python_interpreter={card.PYTHON}"]
     done = context.run(words, name)
     holders = re.findall(r"^\s*- GPU 0: pid .*$|GPU 0: pid .*$", done.output, re.MULTILINE)
     return {
@@ -81,10 +32,10 @@ def looked(context: Context, name: str, timeout: int) -> dict[str, Any]:
 
 def foreign(context: Context) -> Outcome:
     """On the empty card: one holder in the host, one outside it, then none."""
-    up = start_foreign()
+    up = card.hold_in_host()
     within = looked(context, "inside", 0)
-    stopped = stop_foreign()
-    with Outsider() as outsider:
+    stopped = card.let_go()
+    with card.Outsider() as outsider:
         beyond = looked(context, "outside", 0)
         said = outsider.said
     after = looked(context, "after", 10)
@@ -157,21 +108,25 @@ def failing_road(context: Context, name: str, expected: str, **variables: Any) -
 
 
 def out_of_memory(context: Context) -> Outcome:
-    """All of the card for the cache: nothing is left for the graphs."""
+    """All of the card for the cache: nothing is left for the graphs. A rehearsal must not take all of the machine's
+    memory, so it asks for none: SGLang's own refusal comes from the same place."""
+    fraction = 0.00001 if REHEARSAL else 0.9995
     return failing_road(
         context,
         "road",
         r"(?i)out of memory|OutOfMemory|not enough memory",
-        sglang_server_arguments=arguments(mem_fraction_static=0.9995, max_total_tokens=None),
+        sglang_server_arguments=arguments(mem_fraction_static=fraction, max_total_tokens=None),
     )
 
 
 def crash_in_capture(context: Context) -> Outcome:
-    """The scheduler is killed while it captures CUDA graphs: a real crash in the middle of a start."""
+    """The scheduler is killed while it captures CUDA graphs: a real crash in the middle of a start. In a rehearsal,
+    which captures none, while it loads the weights."""
+    moment = "Load weight begin" if REHEARSAL else "CUDA graph begin"
     watcher = threading.Thread(
         target=ssh,
         args=(
-            "journalctl -fu sglang-default -n0 -o cat | grep -m1 -q 'CUDA graph begin' && "
+            f"journalctl -fu sglang-default -n0 -o cat | grep -m1 -q '{moment}' && "
             "for p in $(cat /sys/fs/cgroup/system.slice/sglang-default.service/cgroup.procs); do "
             "grep -q schedul /proc/$p/comm && kill -9 $p; done; echo killed",
             120,
@@ -192,7 +147,7 @@ def crash_in_capture(context: Context) -> Outcome:
 def foreign_road(context: Context) -> Outcome:
     """Somebody takes memory on the card while it is ours: the road to debug is refused before anything is stopped."""
     before = state()
-    with Outsider():
+    with card.Outsider():
         done = context.run(playbook("debug.yml"), "road")
         during = state()
     facts = {"before": before, "during": during, "codes": codes(done.output), "tail": tail(done.output, 40)}

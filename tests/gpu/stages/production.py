@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+
+from record import REHEARSAL
 
 from .core import Done, Step, changed, command_step, module, passed, playbook, unchanged
 
@@ -41,7 +44,15 @@ def inside(timeout: int) -> list[str]:
 
 # The probe modules without SGLang: what they do to CUDA graphs, and what they cost.
 PROBES = command_step(
-    "probes", 30, "the probes alone, with CUDA graphs", [sys.executable, "tests/gpu/probes.py"], passed
+    "probes",
+    30,
+    "the probes alone, with CUDA graphs",
+    [
+        os.environ.get("AERIE_GPU_TORCH", sys.executable),
+        "tests/gpu/probes.py",
+        *(["--cpu"] if REHEARSAL else []),
+    ],
+    passed,
 )
 
 STEPS = (

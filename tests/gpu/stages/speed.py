@@ -8,20 +8,23 @@ that polls takes a processor.
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from typing import Any
 
 import load
-from record import HERE, RUN, STATE, on_host
+from record import HERE, REHEARSAL, RUN, STATE, on_host
 
 from . import side
-from .core import Context, Outcome, Step, first_failure, recaps, tail
-from .faults import arguments
+from .core import Context, Outcome, Step, arguments, first_failure, recaps, tail
 
-LONGEST = 10
+# A rehearsal on two cores starts a few chains and asks for little.
+CHAINS = tuple(int(one) for one in os.environ.get("AERIE_GPU_CHAINS", "1,2,3,4,5,6,7,8,9,10").split(","))
 HAND_PORT = 32900
-BATCHES = (1, 8, 32)
-TOKENS = 128
+BATCHES = (1, 8, 32) if not REHEARSAL else (1, 8)
+TOKENS = 128 if not REHEARSAL else 16
+PASSES = 6 if not REHEARSAL else 2
 # The same server started by hand is compared with this one.
 TWIN = "s5"
 
@@ -42,12 +45,12 @@ def setting(**more: Any) -> dict[str, Any]:
     }
 
 
-def chains(longest: int = LONGEST) -> list[side.Instance]:
+def chains() -> list[side.Instance]:
     return [
         side.Instance(
             f"s{steps}", 100 + steps, {**setting(), "sglang_server_speculative": speculative(steps)}
         )
-        for steps in range(1, longest + 1)
+        for steps in CHAINS
     ]
 
 
@@ -102,11 +105,11 @@ def measure(context: Context) -> Outcome:
     answering = {name: port for name, port in ports.items() if _answers(port)}
     prompts = json.loads((HERE / "prompts.json").read_text())
     entries = load.interleaved(
-        answering, prompts, BATCHES, passes=6, tokens=TOKENS, until=context.deadline - 45
+        answering, prompts, BATCHES, passes=PASSES, tokens=TOKENS, until=context.deadline - 45
     )
     (RUN / "speed.json").write_text(json.dumps(entries))
     searched = context.run(
-        [str(STATE / "controller/bin/python"), "tests/gpu/predicted.py", str(RUN / "speed.json")], "predicted"
+        [controller_python(), "tests/gpu/predicted.py", str(RUN / "speed.json")], "predicted"
     )
     on_host(["by-hand-stop"], 30)
     facts = {
@@ -122,6 +125,12 @@ def measure(context: Context) -> Outcome:
         None if ratio is None or ratio[1] >= 0.99 else f"throughput against by hand: {ratio}",
     ]
     return Outcome(first_failure(whys), facts)
+
+
+def controller_python() -> str:
+    """Python with Ansible and scipy: the controller's environment, or in a rehearsal this checkout's."""
+    own = STATE / "controller/bin/python"
+    return str(own) if own.exists() else sys.executable
 
 
 def searches(output: str) -> dict[str, Any]:

@@ -7,16 +7,15 @@ The same road with `tp_size: 2`; what differs stands in `inventory-two`. No step
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import Any
 
 import load
-import yaml
-from record import HERE, ROOT, RUN, on_host, ssh
+from record import HERE, RUN, on_host, ssh
 
-from . import faults, production, rounds, side
+from . import card, production, rounds, side
 from .core import (
-    INVENTORY,
     Context,
     Done,
     Outcome,
@@ -24,6 +23,7 @@ from .core import (
     changed,
     codes,
     first_failure,
+    group_vars,
     inventories,
     recaps,
     tail,
@@ -35,7 +35,7 @@ REQUIRED = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "N
 DROP_IN = "/etc/systemd/system/sglang-default.service.d/without.conf"
 
 # Name, NCCL variables, and whether custom all-reduce is on. NVLink between two cards: no preset for PCIe is tried.
-PRESETS: tuple[tuple[str, dict[str, str], bool], ...] = (
+ALL_PRESETS: tuple[tuple[str, dict[str, str], bool], ...] = (
     ("n-default", {}, False),
     ("n-ll-ring-sys", {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring", "NCCL_P2P_LEVEL": "SYS"}, False),
     ("n-ll128", {"NCCL_PROTO": "LL128"}, False),
@@ -46,13 +46,8 @@ PRESETS: tuple[tuple[str, dict[str, str], bool], ...] = (
     ("c-ll-ring-sys", {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring", "NCCL_P2P_LEVEL": "SYS"}, True),
 )
 
-
-def group_vars() -> dict[str, Any]:
-    """The variables of one GPU with those of two over them, as Ansible merges two inventories."""
-    made: dict[str, Any] = {}
-    for place in (INVENTORY, INVENTORY_TWO):
-        made |= yaml.safe_load((ROOT / place / "group_vars/sglang.yml").read_text())
-    return made
+ONLY = tuple(filter(None, os.environ.get("AERIE_GPU_PRESETS", "").split(",")))
+PRESETS = tuple(preset for preset in ALL_PRESETS if not ONLY or preset[0] in ONLY)
 
 
 def playbook(book: str, *options: str, **variables: Any) -> list[str]:
@@ -66,7 +61,7 @@ def beside(book: str, path: str, hosts: list[str]) -> list[str]:
 
 
 def presets() -> list[side.Instance]:
-    variables = group_vars()
+    variables = group_vars(INVENTORY_TWO)
     return [
         side.Instance(
             name,
@@ -88,7 +83,9 @@ def presets() -> list[side.Instance]:
 def one_each() -> list[side.Instance]:
     """Two instances, each on a card of its own; nobody is anybody's neighbour."""
     arguments = {
-        name: value for name, value in group_vars()["sglang_server_arguments"].items() if name != "tp_size"
+        name: value
+        for name, value in group_vars(INVENTORY_TWO)["sglang_server_arguments"].items()
+        if name != "tp_size"
     }
     return [
         side.Instance(
@@ -226,15 +223,9 @@ def second_card(context: Context) -> Outcome:
     """Both cards free but for a process on the second."""
     stop = context.run(playbook("playbooks/stop.yml"), "stop")
     free = context.run(production.inside(15), "free")
-    code = faults.HOLD.format(mib=512, seconds=60).replace("device='cuda'", "device='cuda:1'")
-    up = ssh(
-        "systemd-run --quiet --unit=foreign -p User=nobody "
-        f'-p Environment=LD_LIBRARY_PATH=/usr/local/nvidia/lib64 {faults.TORCH_PYTHON} -c "{code}"; '
-        "for i in $(seq 150); do journalctl -u foreign -o cat | grep -q holding && echo up && exit; sleep 0.2; done",
-        45,
-    )
+    up = card.hold_in_host("cuda:1", 60)
     held = context.run(production.inside(0), "held")
-    gone = faults.stop_foreign()
+    gone = card.let_go()
     after = context.run(production.inside(15), "after")
     return Outcome(
         first_failure(

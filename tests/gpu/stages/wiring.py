@@ -15,8 +15,7 @@ from typing import Any
 from record import RELEASE, RUN, ssh
 
 from . import side
-from .core import Context, Done, Outcome, Step, hidden_states, module, recaps, verdict
-from .faults import arguments
+from .core import Context, Done, Outcome, Step, arguments, hidden_states, module, recaps, verdict
 
 ONLY = tuple(filter(None, os.environ.get("AERIE_GPU_CASES", "").split(",")))
 EAGLE3 = {"algorithm": "EAGLE3", "num_steps": 5, "eagle_topk": 1, "num_draft_tokens": 6}
