@@ -3,7 +3,8 @@
 
 One JSON line comes back. `kill UNIT VICTIM SECONDS` kills the launcher, scheduler or detokenizer of a unit and watches
 until it is healthy again; `restart UNIT` times a start of Aerie's unit; `by-hand UNIT PORT` starts the same command
-with the same environment by hand (own port, the release's own tree), `by-hand-stop` ends it. Times are seconds from
+with the same environment by hand (own port, the release's own tree), `by-hand-stop` ends it; `pairs UNIT PORT COUNT
+SECONDS` times both in turns. Times are seconds from
 the start to the first 200 of /health, asked every 50 ms.
 """
 
@@ -124,6 +125,30 @@ def settle() -> None:
     time.sleep(1.0)
 
 
+def pairs(unit: str, port: int, count: int, seconds: float) -> dict[str, Any]:
+    """``count`` pairs of starts, by the unit and by hand, neither beside the other; every second pair the other way
+    round, and the unit's last, so that it serves afterwards. No pair is begun that would not end in time."""
+    began, found, longest = time.monotonic(), [], 0.0
+    subprocess.run(["systemctl", "stop", unit], check=True)
+    for number in range(count):
+        begun = time.monotonic()
+        if found and begun - began + longest > seconds:
+            break
+        pair: dict[str, Any] = {}
+        for way in ("unit", "hand") if number % 2 == 0 else ("hand", "unit"):
+            settle()
+            if way == "unit":
+                pair["aerie_s"] = restart(unit)["ready_s"]
+                subprocess.run(["systemctl", "stop", unit], check=True)
+            else:
+                pair["by_hand_s"] = by_hand(unit, port)["ready_s"]
+                by_hand_stop()
+        found.append(pair)
+        longest = max(longest, time.monotonic() - begun)
+    subprocess.run(["systemctl", "start", unit], check=True)
+    return {"pairs": found, "serves_again_s": until_healthy(port_of(unit), time.monotonic())}
+
+
 def by_hand(unit: str, port: int) -> dict[str, Any]:
     """The unit's own command and environment as a person would start it: no unit, no sandbox, the release's tree."""
     made = spec(unit)
@@ -177,6 +202,8 @@ def main(words: list[str]) -> dict[str, Any]:
         return restart(words[1])
     if words[0] == "by-hand":
         return by_hand(words[1], int(words[2]))
+    if words[0] == "pairs":
+        return pairs(words[1], int(words[2]), int(words[3]), float(words[4]))
     if words[0] == "by-hand-stop":
         return by_hand_stop()
     raise SystemExit(f"what is {words}?")

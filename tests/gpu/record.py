@@ -26,6 +26,8 @@ UNIT = "sglang-default.service"
 REHEARSAL = bool(os.environ.get("AERIE_GPU_REHEARSAL"))
 RELEASE = os.environ.get("AERIE_GPU_RELEASE", "0.5.17")
 ADDRESS = os.environ.get("AERIE_GPU_ADDRESS", "127.0.0.1")
+# With two cards: the one that side instances are put on (inventory-apart).
+SIDE_CARD = os.environ.get("AERIE_GPU_SIDE_CARD", "")
 ALSO = tuple(filter(None, os.environ.get("AERIE_GPU_ALSO", "").split(":")))
 PROPERTIES = (
     *(

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,33 @@ def perform(step: Step, seconds: float, settings: list[str]) -> dict[str, Any]:
         **context.facts,
         "facts": outcome.facts,
     }
-    if step.name not in UNSEEN:
-        entry["observed"] = observe(step.name)
     return entry
+
+
+def together(steps: list[Step], seconds: float, settings: list[str]) -> list[dict[str, Any]]:
+    """Do steps at the same time; their entries, with what the host shows when all are through."""
+    with ThreadPoolExecutor(max_workers=max(1, len(steps))) as pool:
+        entries = list(pool.map(lambda step: perform(step, seconds, settings), steps))
+    for entry in entries:
+        if len(steps) > 1:
+            entry["beside"] = [step.name for step in steps if step.name != entry["name"]]
+        if entry["name"] not in UNSEEN:
+            entry["observed"] = observe(entry["name"])
+    return entries
+
+
+def to_do(steps: list[Step], record: dict[str, Any], left: float, again: bool) -> list[Step]:
+    """Which of a group's steps are begun; why the others are not goes into the record."""
+    begun = []
+    for step in steps:
+        if not again and any(done["name"] == step.name and done["ok"] for done in record["steps"]):
+            continue
+        if why := left_out(step, record, left):
+            print(f"run: {step.name} is left out: {why}", flush=True)
+            record["not_run"][step.name] = why
+            continue
+        begun.append(step)
+    return begun
 
 
 def left_out(step: Step, record: dict[str, Any], left: float) -> str | None:
@@ -84,12 +109,17 @@ def watch() -> None:
 
 def main() -> int:
     names = [step.name for step in STEPS]
+    by_name = {step.name: step for step in STEPS}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--seconds", type=float, default=540, help="end within this time; what does not fit is left out"
     )
     parser.add_argument("--plan", choices=sorted(PLANS), default="one", help="which steps, in which order")
-    parser.add_argument("--steps", default="", help="only these, by comma: " + ", ".join(names))
+    parser.add_argument(
+        "--steps",
+        default="",
+        help="only these, by comma, with + at the same time (kills+crash): " + ", ".join(names),
+    )
     parser.add_argument("--again", action="store_true", help="do steps again that were done")
     parser.add_argument("--go-on", action="store_true", help="do not end at the first step that went wrong")
     parser.add_argument(
@@ -101,27 +131,23 @@ def main() -> int:
     out = Path(os.environ.get("OUT") or STATE / "out")
     out.mkdir(parents=True, exist_ok=True)
     RUN.mkdir(parents=True, exist_ok=True)
-    wanted = [name for name in options.steps.split(",") if name] or [
-        step.name for step in PLANS[options.plan]
+    groups = [
+        group.split("+") for group in (options.steps.split(",") if options.steps else PLANS[options.plan])
     ]
+    wanted = [name for group in groups for name in group]
     if unknown := sorted(set(wanted) - set(names)):
         parser.error(f"no such step: {', '.join(unknown)}")
     watch()
     record = load_record(options.commit)
-    by_name = {step.name: step for step in STEPS}
     record["not_run"] = {}
-    for step in (by_name[name] for name in wanted):
-        if not options.again and any(done["name"] == step.name and done["ok"] for done in record["steps"]):
-            continue
+    for group in groups:
         left = options.seconds - (time.monotonic() - began)
-        if why := left_out(step, record, left):
-            print(f"run: {step.name} is left out: {why}", flush=True)
-            record["not_run"][step.name] = why
-            continue
-        entry = perform(step, left - RESERVE, options.set)
-        record["steps"] = [done for done in record["steps"] if done["name"] != step.name] + [entry]
-        write(record, wanted, out)
-        if not entry["ok"] and not options.go_on:
+        begun = to_do([by_name[name] for name in group], record, left, options.again)
+        for entry in together(begun, left - RESERVE, options.set):
+            record["steps"] = [done for done in record["steps"] if done["name"] != entry["name"]] + [entry]
+        if begun:
+            write(record, wanted, out)
+        if not options.go_on and any(not done["ok"] for done in record["steps"]):
             break
     pack_caches(out)
     write(record, wanted, out)

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,11 @@ def tasks(ansible_log: str) -> list[tuple[float, str]]:
     ]
 
 
-def freed(timeline: str, ansible_log: str) -> list[dict[str, float]]:
-    """For each wait until the GPUs hold nothing: seconds from the stop to the first empty look of NVML, from that to
-    the next task, and how many of those passed before the waiting task began (the launcher ends after its memory is
-    free)."""
-    seen, named = changes(timeline), tasks(ansible_log)
+def freed(timeline: str, ansible_log: str, cards: Sequence[int] | None = None) -> list[dict[str, float]]:
+    """For each wait until the GPUs hold nothing: seconds from the stop to the first empty look of NVML at ``cards``
+    (None: all), from that to the next task, and how many of those passed before the waiting task began (the launcher
+    ends after its memory is free)."""
+    seen, named = _of(changes(timeline), cards), tasks(ansible_log)
     found = []
     for number, (began, name) in enumerate(named[:-1]):
         if not name.endswith("Wait until the GPUs hold nothing"):
@@ -88,6 +89,15 @@ def freed(timeline: str, ansible_log: str) -> list[dict[str, float]]:
             }
         )
     return found
+
+
+def _of(
+    seen: list[tuple[float, list[int], list[list[int]]]], cards: Sequence[int] | None
+) -> list[tuple[float, list[int], list[list[int]]]]:
+    """The same looks at some of the cards."""
+    if cards is None:
+        return seen
+    return [(t, [used[card] for card in cards], [pids[card] for card in cards]) for t, used, pids in seen]
 
 
 def _empty_since(seen: list[tuple[float, list[int], list[list[int]]]], until: float) -> float | None:

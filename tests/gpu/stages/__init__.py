@@ -20,24 +20,33 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def _named(*names: str) -> tuple[Step, ...]:
-    known = {step.name: step for step in STEPS}
-    return tuple(known[name] for name in names)
-
-
-# In the order of what is worth most, since the machine's time ends where it ends.
-PLANS: dict[str, tuple[Step, ...]] = {
+# Steps of a plan, with + at the same time; in the order of what is worth most, since the machine's time ends where it
+# ends.
+PLANS: dict[str, tuple[str, ...]] = {
     # Once the host is up and before SGLang is there.
-    "empty": _named("gpu-idle", "foreign", "probes"),
-    "one": _named(
-        *("production", "gpu-held", "again", "status", "hardening", "round-1"),
-        *("wiring", "kills", "would-block", "wiring-stop"),
-        *("speed-up", "speed", "speed-stop"),
-        *("foreign-road", "oom", "time-to-ready", "round-2", "crash", "round-3"),
-        *("benchmark", "profile", "tune"),
+    "empty": ("gpu-idle", "foreign", "probes"),
+    "one": (
+        *("production", "gpu-held", "again", "status", "hardening"),
+        *("wiring", "kills+crash", "would-block", "wiring-stop", "foreign-road"),
+        *("speed-up", "speed", "speed-stop", "time-to-ready"),
+        *("benchmark", "round-1", "profile", "oom", "round-2", "tune", "round-3"),
     ),
-    "two": tuple(two.STEPS),
-    "first-day": _named(
+    "two": tuple(step.name for step in two.STEPS),
+    # Two cards, one for the instance and one for the side instances (inventory-apart), after "two" on the same machine.
+    "apart": (
+        *("production", "again", "status", "hardening", "foreign-road"),
+        *(
+            "round-1+wiring",
+            "kills+crash",
+            "would-block",
+            "wiring-stop",
+            "speed-up+oom",
+            "speed",
+            "speed-stop",
+        ),
+        *("time-to-ready", "benchmark", "profile", "round-2", "tune", "round-3"),
+    ),
+    "first-day": (
         *("gpu-idle", "check-virgin", "production", "gpu-held", "again", "check-running", "status"),
         *("baseline", "production-back", "stop", "gpu-zero"),
     ),

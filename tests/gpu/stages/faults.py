@@ -8,9 +8,9 @@ import threading
 import time
 from typing import Any
 
-from record import REHEARSAL, on_host, ssh
+from record import REHEARSAL, SIDE_CARD, on_host, ssh
 
-from . import card, side
+from . import card, side, wiring
 from .core import Context, Outcome, Step, arguments, codes, first_failure, playbook, tail
 from .production import inside
 
@@ -139,6 +139,8 @@ def crash_in_capture(context: Context) -> Outcome:
         "road",
         r"(?i)ended|exited|died|restart|lost|failed",
         sglang_server_arguments=arguments(random_seed=7),
+        # The wiring instances may stand beside it, on the same card.
+        **({} if SIDE_CARD else side.neighbours(len(wiring.CASES))),
     )
     watcher.join(5)
     return outcome
@@ -170,7 +172,8 @@ def kills(context: Context) -> Outcome:
         thread.join()
     status = context.run(playbook("playbooks/status.yml"), "status")
     hosts = [f"gpu-{instance}" for instance in VICTIMS]
-    verify = context.run(side.playbook("playbooks/verify.yml", _wiring(), hosts), "verify")
+    listed = side.write("wiring", wiring.instances())
+    verify = context.run(side.playbook("playbooks/verify.yml", listed, hosts), "verify")
     facts: dict[str, Any] = {
         "kills": found,
         "status": tail(status.output, 40),
@@ -178,7 +181,7 @@ def kills(context: Context) -> Outcome:
     }
     lost = [i for i, victim in VICTIMS.items() if found[victim].get("healthy_again_s") is None]
     if lost and context.left() > 60:
-        again = context.run(side.playbook("debug.yml", _wiring(), [f"gpu-{i}" for i in lost]), "again")
+        again = context.run(side.playbook("debug.yml", listed, [f"gpu-{i}" for i in lost]), "again")
         facts["again"] = {"hosts": lost, "status": again.status, "tail": tail(again.output, 30)}
     errors = [f"{victim}: {one['error']}" for victim, one in found.items() if "error" in one]
     revived = [
@@ -192,12 +195,6 @@ def kills(context: Context) -> Outcome:
         if one.get("healthy_again_s") is None and verify.status == 0
     ]
     return Outcome(first_failure([*errors, *revived, *unnoticed]), facts)
-
-
-def _wiring() -> str:
-    from .wiring import instances
-
-    return side.write("wiring", instances())
 
 
 STEPS = (

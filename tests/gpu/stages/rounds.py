@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 import timeline
-from record import RUN, ssh
+from record import RUN, SIDE_CARD, ssh
 
 from .core import (
     Context,
@@ -73,7 +73,7 @@ def moments(context: Context, name: str) -> list[dict[str, float]]:
         log = context.log(name).with_suffix(".ansible.log").read_text(errors="replace")
     except OSError:
         return []
-    return timeline.freed(seen, log)
+    return timeline.freed(seen, log, [0] if SIDE_CARD else None)
 
 
 EVENTS = r"""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from record import RELEASE, RUN, ssh
+from record import RELEASE, RUN, SIDE_CARD, ssh
 
 from .core import inventories
 
@@ -41,6 +41,14 @@ class Instance:
         return f"sglang-{self.name}.service"
 
 
+def neighbours(count: int) -> dict[str, Any]:
+    """What lets an instance share its card with ``count`` others of Aerie's."""
+    return {
+        "gpu_host_free_neighbours": ["sglang-*.service"],
+        "gpu_host_free_tolerance_mib": CONTEXT_MIB * (count + 1),
+    }
+
+
 def inventory(instances: Iterable[Instance]) -> dict[str, Any]:
     """The second inventory: one Ansible host an instance, all the same machine (`Host gpu-*` of ssh_config)."""
     listed = list(instances)
@@ -49,8 +57,8 @@ def inventory(instances: Iterable[Instance]) -> dict[str, Any]:
             "sglang_server_instance": one.name,
             "sglang_server_port": one.port,
             "sglang_server_rendezvous_port": one.port + 1000,
-            "gpu_host_free_neighbours": ["sglang-*.service"],
-            "gpu_host_free_tolerance_mib": CONTEXT_MIB * (len(listed) + 1),
+            **neighbours(len(listed)),
+            **({"sglang_server_gpus": [SIDE_CARD]} if SIDE_CARD else {}),
             **one.variables,
         }
         for one in listed

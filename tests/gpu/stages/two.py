@@ -279,7 +279,11 @@ def nccl(context: Context) -> Outcome:
     if why := side.seed(one.name for one in listed):
         return Outcome(why)
     path = side.write("presets", listed)
-    done = context.run(beside("playbooks/profile.yml", path, [one.host for one in listed]), "road")
+    # Not profile.yml, which measures by itself and brings production back.
+    hosts = [one.host for one in listed]
+    done = context.run(
+        [*beside("playbooks/deploy.yml", path, hosts), "-e", "sglang_server_mode=profile"], "road"
+    )
     ports = {one.name: one.port for one in listed if recaps(done.output).get(one.host, {}).get("failed") == 0}
     off = [why for name in ports if (why := multicast_off(f"sglang-{name}.service"))]
     prompts = json.loads((HERE / "prompts.json").read_text())
@@ -299,7 +303,7 @@ def nccl(context: Context) -> Outcome:
         "all_reduce": re.findall(r"\S+: all-reduce: .*", status.output),
         "silent": sorted({one.name for one in listed} - set(ports)),
     }
-    stop = context.run(beside("playbooks/stop.yml", path, [one.host for one in listed]), "stop")
+    stop = context.run(beside("playbooks/stop.yml", path, hosts), "stop")
     return Outcome(
         first_failure(
             [
