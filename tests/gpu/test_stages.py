@@ -419,6 +419,8 @@ def test_a_record_is_kept_with_a_line_for_each_figure(tmp_path: Path) -> None:
     (run / "reports/default").mkdir(parents=True)
     out.mkdir()
     (run / "reports/default/hidden-states-gpu.html").write_text("<html>")
+    for case in ("deep", "off-by-one"):
+        (run / f"hidden-states-w-{case}.html").write_text("<html>")
     (run / "production.log").write_text("\n".join(str(n) for n in range(500)))
     (run / "production.ansible.log").write_text("x")
     machine = {"torch": "2.11.0", "gpu": "NVIDIA H200", "kernel": "6.18", "host": "Ubuntu\nsystemd"}
@@ -442,6 +444,7 @@ def test_a_record_is_kept_with_a_line_for_each_figure(tmp_path: Path) -> None:
     assert "Not run: tune: 12 s left, 330 s needed." in text
     assert (place / "logs/production.log").read_text().splitlines()[0] == "380"
     assert (place / "reports/default/hidden-states-gpu.html").exists()
+    assert [page.name for page in place.glob("*.html")] == ["hidden-states-w-off-by-one.html"]
     assert not (place / "logs/production.ansible.log").exists()
 
 

@@ -163,7 +163,7 @@ def kills(context: Context) -> Outcome:
     found: dict[str, Any] = {}
 
     def one(instance: str, victim: str) -> None:
-        found[victim] = on_host(["kill", f"sglang-{instance}.service", victim, "60"], 75)
+        found[victim] = on_host(["kill", f"sglang-{instance}.service", victim, "100"], 115)
 
     threads = [threading.Thread(target=one, args=item) for item in VICTIMS.items()]
     for thread in threads:
@@ -199,7 +199,7 @@ def kills(context: Context) -> Outcome:
 
 STEPS = (
     Step("foreign", 40, "holders inside and outside the host are found on the empty card", foreign),
-    Step("kills", 110, "launcher, scheduler and detokenizer killed", kills, ("wiring",)),
+    Step("kills", 150, "launcher, scheduler and detokenizer killed", kills, ("wiring",)),
     Step(
         "oom",
         110,

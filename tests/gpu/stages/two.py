@@ -349,7 +349,7 @@ def cycles(names: list[str]) -> dict[str, Any]:
 
 def scheduler_killed(context: Context) -> Outcome:
     """SIGKILL of one of the two schedulers: what becomes of the other rank, of both cards, and of the launcher."""
-    found = on_host(["kill", "sglang-default.service", "scheduler", "90"], 110)
+    found = on_host(["kill", "sglang-default.service", "scheduler", "100"], 115)
     free = rounds.moments(context, "kill")
     again = found.get("healthy_again_s")
     return Outcome(
@@ -397,7 +397,7 @@ STEPS = (
     Step("two-held", 10, "both cards are held", held_two, ("two-production",)),
     Step("two-round", 120, "production -> debug -> production at TP 2", round_two, ("two-production",)),
     Step("two-nccl", 150, "NCCL's presets in profile mode, in turns", nccl, ("two-production",)),
-    Step("two-kill", 80, "one scheduler of two killed", scheduler_killed, ("two-production",)),
+    Step("two-kill", 125, "one scheduler of two killed", scheduler_killed, ("two-production",)),
     Step("two-second-card", 60, "both free but for the second card", second_card, ("two-production",)),
     Step("two-cards", 120, "two instances, one a card", cards, ("two-production",)),
 )
