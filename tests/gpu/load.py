@@ -115,17 +115,18 @@ def interleaved(
     passes: int,
     tokens: int,
     until: float,
-    seed: int = 0,
+    first: int = 0,
 ) -> list[dict[str, Any]]:
-    """``passes`` rounds over all servers and batch sizes, the order of servers drawn anew each round.
+    """``passes`` rounds over all servers and batch sizes, the order of servers drawn anew each round, numbered from
+    ``first``.
 
     until: time (monotonic) after which no further round is begun. Each entry has ``server`` and ``round``.
     """
-    order = random.Random(seed)
+    order = random.Random(first)
     found = []
     for name in ports:  # warm-up, not counted
         burst(ports[name], prompts[:2], 2, 16)
-    for number in range(passes):
+    for number in range(first, first + passes):
         began = time.monotonic()
         for batch in batches:
             names = list(ports)

@@ -4,7 +4,7 @@
 One JSON line comes back. `kill UNIT VICTIM SECONDS` kills the launcher, scheduler or detokenizer of a unit and watches
 until it is healthy again; `restart UNIT` times a start of Aerie's unit; `by-hand UNIT PORT` starts the same command
 with the same environment by hand (own port, the release's own tree), `by-hand-stop` ends it; `pairs UNIT PORT COUNT
-SECONDS` times both in turns. Times are seconds from
+SECONDS` times both side by side. Times are seconds from
 the start to the first 200 of /health, asked every 50 ms.
 """
 
@@ -128,16 +128,15 @@ def restart(unit: str) -> dict[str, Any]:
     """Stop Aerie's unit, then time its start."""
     subprocess.run(["systemctl", "stop", unit], check=True)
     settle()
-    return {"ready_s": start(unit)}
+    return {"ready_s": until_healthy(port_of(unit), launch(unit))}
 
 
-def start(unit: str) -> float | None:
-    """Start a unit; seconds until it is healthy. Earlier starts are forgotten, since a unit allows three in ten
-    minutes."""
+def launch(unit: str) -> float:
+    """Start a unit; the moment it was asked to. Earlier starts are forgotten: a unit allows three in ten minutes."""
     subprocess.run(["systemctl", "reset-failed", unit], check=False)
     began = time.monotonic()
     subprocess.run(["systemctl", "start", unit], check=True)
-    return until_healthy(port_of(unit), began)
+    return began
 
 
 def settle() -> None:
@@ -145,29 +144,38 @@ def settle() -> None:
 
 
 def pairs(unit: str, port: int, count: int, seconds: float) -> dict[str, Any]:
-    """``count`` pairs of starts, by the unit and by hand, neither beside the other; every second pair the other way
-    round, and the unit's last, so that it serves afterwards. No pair is begun that would not end in time."""
-    began, found, longest = time.monotonic(), [], 0.0
-    subprocess.run(["systemctl", "stop", unit], check=True)
+    """Up to ``count`` pairs of starts, by the unit and by hand at the same moment, so that all that the machine does
+    falls on both alike; every second time the hand is first. No pair is begun that would not end in time, and the unit
+    serves afterwards."""
+    begun, found, longest = time.monotonic(), [], 0.0
     for number in range(count):
-        begun = time.monotonic()
-        if found and begun - began + longest > seconds:
+        this = time.monotonic()
+        if found and this - begun + longest > seconds:
             break
-        pair: dict[str, Any] = {}
+        subprocess.run(["systemctl", "stop", unit], check=True)
+        settle()
+        began: dict[str, float] = {}
         for way in ("unit", "hand") if number % 2 == 0 else ("hand", "unit"):
-            settle()
-            if way == "unit":
-                pair["aerie_s"] = start(unit)
-                subprocess.run(["systemctl", "stop", unit], check=True)
-            else:
-                pair["by_hand_s"] = by_hand(unit, port)["ready_s"]
-                by_hand_stop()
-        found.append(pair)
-        longest = max(longest, time.monotonic() - begun)
-    return {"pairs": found, "serves_again_s": start(unit)}
+            began[way] = launch(unit) if way == "unit" else launch_by_hand(unit, port)[0]
+        ready = both_healthy({"unit": port_of(unit), "hand": port}, began)
+        found.append({"aerie_s": ready.get("unit"), "by_hand_s": ready.get("hand")})
+        by_hand_stop()
+        longest = max(longest, time.monotonic() - this)
+    return {"pairs": found}
 
 
-def by_hand(unit: str, port: int) -> dict[str, Any]:
+def both_healthy(ports: dict[str, int], began: dict[str, float]) -> dict[str, float]:
+    """Seconds until each answered, all asked in turns."""
+    ready: dict[str, float] = {}
+    while len(ready) < len(ports) and time.monotonic() - min(began.values()) < LONGEST_S:
+        for name in ports.keys() - ready.keys():
+            if healthy(ports[name]):
+                ready[name] = round(time.monotonic() - began[name], 3)
+        time.sleep(EVERY_S)
+    return ready
+
+
+def launch_by_hand(unit: str, port: int) -> tuple[float, list[str]]:
     """The unit's own command and environment as a person would start it: no unit, no sandbox, the release's tree."""
     made = spec(unit)
     command, environment = list(made["command"]), dict(made["environment"])
@@ -194,8 +202,12 @@ def by_hand(unit: str, port: int) -> dict[str, Any]:
             start_new_session=True,
         )
     PID.write_text(str(process.pid))
-    ready = until_healthy(port, began)
-    return {"ready_s": ready, "pid": process.pid, "command": " ".join(command)}
+    return began, command
+
+
+def by_hand(unit: str, port: int) -> dict[str, Any]:
+    began, command = launch_by_hand(unit, port)
+    return {"ready_s": until_healthy(port, began), "command": " ".join(command)}
 
 
 def by_hand_stop() -> dict[str, Any]:

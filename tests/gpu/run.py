@@ -12,8 +12,10 @@ import argparse
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from stages.core import RESERVE, Context, Outcome, Step, as_json, tail
 
 # Steps after which the unit is not looked at: they take a second, or the unit is not what they are about.
 UNSEEN = ("gpu-idle", "gpu-held", "gpu-zero", "check-virgin", "foreign", "speed", "speed-up", "speed-stop")
+BY_NAME = {step.name: step for step in STEPS}
 __all__ = ["as_json", "main"]
 
 
@@ -51,33 +54,9 @@ def perform(step: Step, seconds: float, settings: list[str]) -> dict[str, Any]:
         **context.facts,
         "facts": outcome.facts,
     }
+    if step.name not in UNSEEN:
+        entry["observed"] = observe(step.name)
     return entry
-
-
-def together(steps: list[Step], seconds: float, settings: list[str]) -> list[dict[str, Any]]:
-    """Do steps at the same time; their entries, with what the host shows when all are through."""
-    with ThreadPoolExecutor(max_workers=max(1, len(steps))) as pool:
-        entries = list(pool.map(lambda step: perform(step, seconds, settings), steps))
-    for entry in entries:
-        if len(steps) > 1:
-            entry["beside"] = [step.name for step in steps if step.name != entry["name"]]
-        if entry["name"] not in UNSEEN:
-            entry["observed"] = observe(entry["name"])
-    return entries
-
-
-def to_do(steps: list[Step], record: dict[str, Any], left: float, again: bool) -> list[Step]:
-    """Which of a group's steps are begun; why the others are not goes into the record."""
-    begun = []
-    for step in steps:
-        if not again and any(done["name"] == step.name and done["ok"] for done in record["steps"]):
-            continue
-        if why := left_out(step, record, left):
-            print(f"run: {step.name} is left out: {why}", flush=True)
-            record["not_run"][step.name] = why
-            continue
-        begun.append(step)
-    return begun
 
 
 def left_out(step: Step, record: dict[str, Any], left: float) -> str | None:
@@ -89,6 +68,47 @@ def left_out(step: Step, record: dict[str, Any], left: float) -> str | None:
     if left < step.needs:
         return f"{left:.0f} s left, {step.needs} s needed"
     return None
+
+
+def chains(group: str) -> list[list[str]]:
+    """A group of a plan: chains at the same time, joined by +; the steps of a chain one after the other, by /."""
+    return [chain.split("/") for chain in group.split("+")]
+
+
+@dataclass
+class Run:
+    """The steps of one call: what is known of them, and until when they may take."""
+
+    record: dict[str, Any]
+    wanted: list[str]
+    out: Path
+    deadline: float
+    again: bool
+    settings: list[str]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def group(self, group: str) -> None:
+        """Do a group's chains, each in a thread of its own."""
+        listed = chains(group)
+        with ThreadPoolExecutor(max_workers=len(listed)) as pool:
+            list(pool.map(lambda chain: self.chain(chain, len(listed) > 1), listed))
+
+    def chain(self, names: list[str], beside: bool) -> None:
+        """Do one chain's steps; a step that is left out takes with it those that need it, no others."""
+        for step in (BY_NAME[name] for name in names):
+            done = self.record["steps"]
+            if not self.again and any(one["name"] == step.name and one["ok"] for one in done):
+                continue
+            left = self.deadline - time.monotonic()
+            if why := left_out(step, self.record, left):
+                print(f"run: {step.name} is left out: {why}", flush=True)
+                self.record["not_run"][step.name] = why
+                continue
+            entry = perform(step, left - RESERVE, self.settings) | {"beside_others": beside}
+            with self.lock:
+                others = [one for one in self.record["steps"] if one["name"] != step.name]
+                self.record["steps"] = [*others, entry]
+                write(self.record, self.wanted, self.out)
 
 
 def watch() -> None:
@@ -108,8 +128,6 @@ def watch() -> None:
 
 
 def main() -> int:
-    names = [step.name for step in STEPS]
-    by_name = {step.name: step for step in STEPS}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--seconds", type=float, default=540, help="end within this time; what does not fit is left out"
@@ -118,7 +136,8 @@ def main() -> int:
     parser.add_argument(
         "--steps",
         default="",
-        help="only these, by comma, with + at the same time (kills+crash): " + ", ".join(names),
+        help="only these: groups by comma, chains at the same time by +, a chain's steps by / "
+        "(production,wiring/kills+round-1): " + ", ".join(BY_NAME),
     )
     parser.add_argument("--again", action="store_true", help="do steps again that were done")
     parser.add_argument("--go-on", action="store_true", help="do not end at the first step that went wrong")
@@ -131,22 +150,16 @@ def main() -> int:
     out = Path(os.environ.get("OUT") or STATE / "out")
     out.mkdir(parents=True, exist_ok=True)
     RUN.mkdir(parents=True, exist_ok=True)
-    groups = [
-        group.split("+") for group in (options.steps.split(",") if options.steps else PLANS[options.plan])
-    ]
-    wanted = [name for group in groups for name in group]
-    if unknown := sorted(set(wanted) - set(names)):
+    groups = options.steps.split(",") if options.steps else PLANS[options.plan]
+    wanted = [name for group in groups for chain in chains(group) for name in chain]
+    if unknown := sorted(set(wanted) - BY_NAME.keys()):
         parser.error(f"no such step: {', '.join(unknown)}")
     watch()
     record = load_record(options.commit)
     record["not_run"] = {}
+    this = Run(record, wanted, out, began + options.seconds, options.again, options.set)
     for group in groups:
-        left = options.seconds - (time.monotonic() - began)
-        begun = to_do([by_name[name] for name in group], record, left, options.again)
-        for entry in together(begun, left - RESERVE, options.set):
-            record["steps"] = [done for done in record["steps"] if done["name"] != entry["name"]] + [entry]
-        if begun:
-            write(record, wanted, out)
+        this.group(group)
         if not options.go_on and any(not done["ok"] for done in record["steps"]):
             break
     pack_caches(out)

@@ -18,6 +18,7 @@ BIN = Path(sys.executable).parent
 sys.path.insert(0, str(HERE))
 
 import load
+import run
 import timeline
 from record import RELEASE
 from stages import PLANS, STEPS, faults, hardening, production, rounds, side, speed, two, wiring
@@ -93,10 +94,13 @@ def test_a_plan_does_first_what_later_steps_need(plan: str) -> None:
     seen: set[str] = set()
     known = {step.name: step for step in STEPS}
     for group in PLANS[plan]:
-        names = group.split("+")
-        for name in names:
-            assert set(known[name].after) <= seen, name
-        seen.update(names)
+        begun = set(seen)
+        for chain in run.chains(group):
+            before = set(begun)
+            for name in chain:
+                assert set(known[name].after) <= before, name
+                before.add(name)
+            seen |= before
 
 
 # ---- inventories ----

@@ -20,31 +20,25 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-# Steps of a plan, with + at the same time; in the order of what is worth most, since the machine's time ends where it
-# ends.
+# Groups of steps: chains at the same time joined by +, the steps of a chain by /. In the order of what is worth most,
+# since the machine's time ends where it ends.
 PLANS: dict[str, tuple[str, ...]] = {
     # Once the host is up and before SGLang is there.
     "empty": ("gpu-idle", "foreign", "probes"),
     "one": (
-        *("production", "gpu-held", "again", "status", "hardening"),
-        *("wiring", "kills+crash", "would-block", "wiring-stop", "foreign-road"),
-        *("speed-up", "speed", "speed-stop", "time-to-ready"),
-        *("benchmark", "round-1", "profile", "oom", "round-2", "tune", "round-3"),
+        *("production", "gpu-held", "again", "status", "hardening", "foreign-road"),
+        *("wiring", "kills+crash", "wiring-stop", "speed-up", "speed", "speed-stop"),
+        *("time-to-ready", "round-1", "tune", "oom", "round-2", "profile", "benchmark", "round-3"),
     ),
-    "two": tuple(step.name for step in two.STEPS),
-    # Two cards, one for the instance and one for the side instances (inventory-apart), after "two" on the same machine.
+    "two": (
+        *("two-refused", "two-production", "two-held", "two-kill", "two-round", "two-nccl"),
+        *("two-second-card", "two-cards"),
+    ),
+    # After "two" on the same machine: one card for the instance, the other for the side instances (inventory-apart).
     "apart": (
-        *("production", "again", "status", "hardening", "foreign-road"),
-        *(
-            "round-1+wiring",
-            "kills+crash",
-            "would-block",
-            "wiring-stop",
-            "speed-up+oom",
-            "speed",
-            "speed-stop",
-        ),
-        *("time-to-ready", "benchmark", "profile", "round-2", "tune", "round-3"),
+        *("production", "again", "hardening", "foreign-road"),
+        *("tune+wiring/kills/wiring-stop/speed-up", "speed"),
+        *("round-1/crash+profile", "speed-stop", "time-to-ready", "oom", "round-2", "benchmark"),
     ),
     "first-day": (
         *("gpu-idle", "check-virgin", "production", "gpu-held", "again", "check-running", "status"),
