@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The driver's double for a rehearsal: `double.py HOST STATE CARDS`. Needs the test host to run (tests/hosts).
+"""The doubles of a rehearsal: `double.py HOST STATE CARDS SERVER`. Needs the test host to run (tests/hosts).
 
 Copies the library (tests/nvml) and its scenario into the host, and writes under STATE/nvml what the machine around it
-shall see: the same cards and the same processes, whose control groups have longer paths there.
+shall see: the same cards and the same processes, whose control groups have longer paths there. SERVER `double` puts
+server.py in the place of SGLang's launch_server in the host; `engine` takes it away again.
 """
 
 from __future__ import annotations
@@ -73,6 +74,22 @@ def outside_path(host: str) -> str:
     raise SystemExit(f"double: the control group of {host} was not found")
 
 
+def put_server(host: str, wanted: bool) -> None:
+    """Have `python -m sglang.launch_server` of the installed release run server.py, or not."""
+    site = "$(dirname $(readlink -f /opt/sglang/releases/*/bin))/lib/python3.*/site-packages"
+    if not wanted:
+        exec_in(host, f"cd {site} && rm -f aerie_rehearsal.pth aerie_rehearsal_server.py")
+        return
+    # A .pth line runs at every start of that Python; nothing happens unless it is that module.
+    hook = "import sys; 'sglang.launch_server' in sys.orig_argv and __import__('aerie_rehearsal_server')"
+    for name, text in (
+        ("aerie_rehearsal_server.py", (HERE / "server.py").read_text()),
+        ("aerie_rehearsal.pth", hook + "\n"),
+    ):
+        words = [str(ROOT / "tests/hosts/hosts"), "exec", host, "sh", "-c", f"cd {site} && cat > {name}"]
+        subprocess.run(words, input=text, text=True, check=True)
+
+
 def main() -> None:
     host, state, cards = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     built = build.library()
@@ -85,6 +102,7 @@ def main() -> None:
         [*words, f"base64 -d > {TARGET}/{LIBRARY} && ldconfig"], input=library, text=True, check=True
     )
     exec_in(host, f"mkdir -p /etc/aerie-nvml && echo {text} | base64 -d > /etc/aerie-nvml/scenario")
+    put_server(host, sys.argv[4] == "double")
     scenario(cards, outside_path(host)).write(place / "scenario", forget=True)
     print(built.parent)
 
