@@ -310,6 +310,8 @@ def load() -> tuple[int, int]:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, leave)
+    if os.environ.get("EAGLE3_DEBUG"):
+        Path(os.environ["EAGLE3_DEBUG_DIR"]).mkdir(mode=0o700, exist_ok=True)
     children = load()
     threading.Thread(target=watch, args=children, daemon=True).start()
     meeting = socket.create_server(
