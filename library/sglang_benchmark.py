@@ -14,6 +14,7 @@ description:
   - Before the load the same prompts are sent once for the counters in their answers (accept length,
     acceptance by position). That pass is the warm-up too, and is in no speed figure. C(bench_serving) sends
     a short warm-up of its own besides, and empties the prefix cache after it.
+  - Where the server has a key for administrators, C(/flush_cache) is asked with that one.
   - C(bench_serving) runs under the release's python as the service user, without a GPU in sight, since its
     tokenizer may be code that ships with the model. The API key reaches it through a pipe and is on no
     command line.
@@ -190,6 +191,10 @@ prompt_set:
   description: Which prompts were sent, with their hash.
   returned: when a measurement was made
   type: dict
+load_began:
+  description: When the load began and the warm-up was over, in seconds since 1970 of the host's clock.
+  returned: when a measurement was made
+  type: float
 generator:
   description: What made the load, C(module) and C(release).
   returned: when a measurement was made
@@ -223,7 +228,7 @@ from ansible.module_utils.aerie.accept.prompts import choose_prompts, prompt_sha
 from ansible.module_utils.aerie.accept.run import inspect_server, measure
 from ansible.module_utils.aerie.accept.server import check_environment
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.instance.keys import client_key
+from ansible.module_utils.aerie.instance.keys import admin_key, client_key
 from ansible.module_utils.aerie.measure.bench_figures import batch_figures, summary
 from ansible.module_utils.aerie.measure.bench_run import BenchJob, check_batches, run_load
 from ansible.module_utils.basic import AnsibleModule
@@ -300,6 +305,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
             "sha256": prompts.sha256,
             "chat_template": params["chat_template"],
         },
+        "load_began": load.began,
         "generator": {"module": load.module, "release": settings.version},
         "summary": summary(batches, acceptance["accept_length"]),
     }
@@ -310,6 +316,7 @@ def job(params: dict[str, Any], key: str | None) -> BenchJob:
     return BenchJob(
         url=params["url"].rstrip("/"),
         api_key=key,
+        admin_key=admin_key(params["api_key"], params["api_key_file"]),
         model_path=params["model_path"],
         python=params["python"],
         batch_sizes=params["batch_sizes"],

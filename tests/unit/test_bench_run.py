@@ -52,6 +52,9 @@ def cli_main():
     assert check_chat_template(args.model) and get_tokenizer(args.tokenizer).encode("x")
     key = os.environ.get("OPENAI_API_KEY", "")
     assert key not in " ".join(sys.argv) or not key
+    if args.flush_cache:
+        import requests
+        requests.post(args.base_url + "/flush_cache", headers={"Authorization": "Bearer " + key})
     lines = [json.loads(line)["conversations"][0]["content"] for line in open(args.dataset_path)]
     random.shuffle(lines)
     if TROUBLE == "exit":
@@ -80,11 +83,29 @@ if __name__ == "__main__":
 """
 
 
+REQUESTS = """
+STATUS, SEEN = [400, 200], []
+
+class Answer:
+    def __init__(self, status):
+        self.status_code = status
+    def raise_for_status(self):
+        if self.status_code >= 400:
+            raise OSError("HTTP %d for %s" % (self.status_code, SEEN[-1]))
+
+def post(url, headers=None, **_):
+    SEEN.append(headers["Authorization"])
+    status = STATUS.pop(0) if STATUS else 200
+    return Answer(401 if headers["Authorization"] == "Bearer refused" else status)
+"""
+
+
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
     """A double of a release's environment, new layout."""
     (tmp_path / "transformers.py").write_text(TRANSFORMERS)
     (tmp_path / "tqdm.py").write_text("def tqdm(**_):\n    raise SystemExit('not replaced')\n")
+    (tmp_path / "requests.py").write_text(REQUESTS)
     place = tmp_path / "sglang" / "benchmark"
     place.mkdir(parents=True)
     (tmp_path / "sglang" / "__init__.py").touch()
@@ -125,6 +146,15 @@ def test_prompts_keep_their_order_and_the_warm_up_comes_first(release: Path) -> 
     assert [row["prompt"] for row in eight["rows"]] == [i % 6 for i in range(24)]  # whole rounds
     assert [row["tokens"] - 1 for row in one["rows"]] == [len(str(p)) for p in prompts.prompts]
     assert one["rows"][0]["seconds"] == pytest.approx(0.1 + 0.01 * len(str(prompts.prompts[0])))
+
+
+def test_the_cache_is_emptied_with_the_administrators_key_and_it_is_looked_at(release: Path) -> None:
+    load = run_load(job(release, admin_key="admin"), choose_prompts(4), lambda _: None, lambda _: None)
+    assert len(load.batches) == 2  # a 400 on the way: the server was still at the warm-up
+    with pytest.raises(AerieError) as caught:
+        run_load(job(release, admin_key="refused"), choose_prompts(4), lambda _: None, lambda _: None)
+    assert "HTTP 401" in caught.value.evidence[0]
+    assert "refused" not in caught.value.evidence[0]
 
 
 def test_ids_are_those_of_the_rendered_text(release: Path) -> None:

@@ -46,6 +46,19 @@ def server_key(path: Path) -> str:
     return str(keys.get("api-key") or keys.get("admin-api-key") or "")
 
 
+def admin_key(given: str | None, file: str | None) -> str | None:
+    """The key for an administrator's endpoints (/flush_cache, /start_profile); the other one where there is none.
+
+    Where a server has both, neither opens the other's endpoints (utils/auth.py of 0.5.23).
+    """
+    if given or not file:
+        return given or None
+    found = read_json(Path(file))
+    return str((found if isinstance(found, dict) else {}).get("admin-api-key") or "") or client_key(
+        None, file
+    )
+
+
 def client_key(given: str | None, file: str | None) -> str | None:
     """The key for a server: ``given``, else the one in the deployment's file; None for a server without one.
 

@@ -53,6 +53,7 @@ class BenchJob:
     trust_remote_code: bool = False
     chat_template: bool = True
     flush_cache: bool = True
+    admin_key: str | None = None
 
     def rounds(self, batch: int, prompts: int) -> int:
         """How often the whole prompt set is sent at a batch size: every prompt equally often."""
@@ -61,9 +62,10 @@ class BenchJob:
 
 @dataclass
 class Load:
-    """What came back. ``batches``: batch, rows (one a request), duration in seconds."""
+    """What came back. ``batches``: batch, rows (one a request), duration in seconds. ``began``: unix seconds."""
 
     module: str = ""
+    began: float = 0.0
     batches: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -87,6 +89,7 @@ def run_load(
         "mark": MARK,
         "url": job.url,
         "api_key": job.api_key,
+        "admin_key": job.admin_key or job.api_key,
         "model_path": job.model_path,
         "trust_remote_code": job.trust_remote_code,
         "max_new_tokens": job.max_new_tokens,
@@ -151,6 +154,7 @@ def _talk(
         if "ids" in event:
             load.module = str(event["module"])
             before(event["ids"])
+            load.began = time.time()
             deadline = max(deadline, time.monotonic() + job.timeout / 2)
             stdin.write(b"go\n")
             stdin.flush()
@@ -160,7 +164,7 @@ def _talk(
         elif "batch" in event:
             load.batches.append(event["batch"])
         elif "error" in event:
-            raise _failed(job, [_short(str(event["error"]), job.api_key)])
+            raise _failed(job, [_short(str(event["error"]), job.api_key, job.admin_key)])
         elif event.get("done"):
             return load
 
@@ -173,6 +177,8 @@ def _failed(job: BenchJob, evidence: list[str]) -> AerieError:
     )
 
 
-def _short(text: str, secret: str | None) -> str:
+def _short(text: str, *secrets: str | None) -> str:
     flat = " ".join(text.split())[-500:]
-    return flat.replace(secret, "********") if secret else flat
+    for secret in filter(None, secrets):
+        flat = flat.replace(secret, "********")
+    return flat
