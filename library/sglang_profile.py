@@ -21,6 +21,10 @@ options:
     description: Count cycles from this time on, in seconds since 1970. The host's clock counts.
     type: float
     default: 0.0
+  batch_sizes:
+    description: Tell only of these. When left out, of every size that enough cycles had.
+    type: list
+    elements: int
 attributes:
   check_mode:
     support: full
@@ -72,6 +76,7 @@ from ansible.module_utils.basic import AnsibleModule
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "events": {"type": "path", "required": True},
     "since": {"type": "float", "default": 0.0},
+    "batch_sizes": {"type": "list", "elements": "int"},
 }
 
 
@@ -79,7 +84,8 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     text = read_text(Path(module.params["events"]) / "cycles.jsonl") or ""
     try:
-        found = cycles.figures(cycles.read_cycles(text.splitlines(), module.params["since"], time.time()))
+        read = cycles.read_cycles(text.splitlines(), module.params["since"], time.time())
+        found = cycles.figures(read, module.params["batch_sizes"])
     except AerieError as error:
         module.fail_json(changed=False, **error.as_result())
     module.exit_json(changed=False, batches=found)

@@ -35,6 +35,11 @@ def test_batches_are_told_apart_and_few_cycles_left_out() -> None:
     ]
 
 
+def test_sizes_that_nobody_asked_for_are_left_out() -> None:
+    cycles = read_cycles([line(t, size) for t in range(30) for size in (1, 2, 8)], 0, 99)
+    assert [b["batch"] for b in figures(cycles, [1, 8])] == [1, 8]
+
+
 def test_only_whole_cycles_of_the_time_count() -> None:
     lines = [line(1), line(5), line(6, cycle_ms=None), '{"torn', line(50)]
     assert [cycle["t"] for cycle in read_cycles(lines, 4, 40)] == [5]

@@ -48,12 +48,19 @@ def read_cycles(lines: Iterable[str], since: float, until: float) -> list[dict[s
     return found
 
 
-def figures(cycles: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By batch size: share, median and spread of each part, in ms, and tokens gained a cycle and request."""
+def figures(cycles: Sequence[Mapping[str, Any]], sizes: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """By batch size: share, median and spread of each part, in ms, and tokens gained a cycle and request.
+
+    ``sizes``: those that were asked for; a load's last requests run at smaller ones too.
+    """
     by_batch: dict[int, list[Mapping[str, Any]]] = {}
     for cycle in cycles:
         by_batch.setdefault(int(cycle["batch"]), []).append(cycle)
-    found = [_one(size, some) for size, some in sorted(by_batch.items()) if len(some) >= LEAST_CYCLES]
+    found = [
+        _one(size, some)
+        for size, some in sorted(by_batch.items())
+        if len(some) >= LEAST_CYCLES and (not sizes or size in sizes)
+    ]
     if not found:
         raise NO_CYCLES.error(
             f"{len(cycles)} whole decode cycles were written",
