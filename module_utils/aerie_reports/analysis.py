@@ -24,7 +24,7 @@ def analyse(sweep: Sweep, records: Sequence[Record]) -> dict[str, Any]:
         "batch_sizes": list(sweep.batch_sizes),
         "objective": sweep.objective,
         "settings": settings,
-        "drift": None if moved is None else {"ratio": moved.ratio.as_dict(), "text": moved.text()},
+        "drift": _told(sweep, moved),
         "starts": sum(record.setting.kind == "chain" for record in records),
         "lengths": list(sweep.lengths),
         "seconds": round(sum(record.seconds for record in records), 1),
@@ -45,6 +45,7 @@ def analyse(sweep: Sweep, records: Sequence[Record]) -> dict[str, Any]:
         results["variables"] = variables_of(sweep.base, chosen.setting, results["floor"])
         results["inventory"] = inventory_lines(sweep.base, chosen.setting, results["variables"])
     results["profile"] = next((r.result["profile"] for r in reversed(records) if r.result.get("profile")), [])
+    results["trace"] = next((r.result["trace"] for r in reversed(records) if r.result.get("trace")), None)
     verdicts = {"benchmark": benchmark_verdict, "tune": tune_verdict, "profile": profile_verdict}
     results["verdict"] = verdicts[sweep.kind](results)
     return results
@@ -69,14 +70,26 @@ def _floor(sweep: Sweep, base: Record | None, chosen: Record) -> float:
     return floor_for(sweep.floor, base.accept_length() if base else None, chosen.accept_length())
 
 
-def _drift(sweep: Sweep, records: Sequence[Record]) -> Drift | None:
+def _drift(sweep: Sweep, records: Sequence[Record]) -> dict[int, Drift]:
+    """By batch size."""
     first, again = record_of(records, "base"), record_of(records, "again")
     if first is None or again is None:
+        return {}
+    sizes = [size for size in sweep.batch_sizes if first.rows(size) and again.rows(size)]
+    return {size: drift(first.rows(size), again.rows(size)) for size in sizes}
+
+
+def _told(sweep: Sweep, moved: Mapping[int, Drift]) -> dict[str, Any] | None:
+    """The largest drift, in words; where there is none, that of the batch size that decides."""
+    if not moved:
         return None
-    return drift(first.rows(sweep.objective), again.rows(sweep.objective))
+    seen = [size for size in moved if moved[size].seen]
+    size = max(seen, key=lambda one: moved[one].size) if seen else sweep.objective
+    where = f" at batch {size}" if len(moved) > 1 else ""
+    return {"ratio": moved[size].ratio.as_dict(), "batch": size, "text": moved[size].text(where)}
 
 
-def _against(size: int, one: Record, other: Record | None, moved: Drift | None) -> Estimate | None:
+def _against(size: int, one: Record, other: Record | None, drifts: Mapping[int, Drift]) -> Estimate | None:
     """Speed of one over another, prompt by prompt, drift included."""
     if other is None or not one.rows(size) or not other.rows(size):
         return None
@@ -85,11 +98,12 @@ def _against(size: int, one: Record, other: Record | None, moved: Drift | None) 
     assert theirs is not None
     found = paired_ratio(one.rows(size), other.rows(size), "tokens", "seconds")
     found = found.scaled(mine["concurrency"] / theirs["concurrency"])
-    return found if moved is None or not moved.seen else moved.widen(found)
+    # Seen at one batch size it is there at all: a machine is not quiet at one of them only.
+    return drifts[size].widen(found) if any(one.seen for one in drifts.values()) and size in drifts else found
 
 
 def _setting(
-    sweep: Sweep, record: Record, baseline: Record | None, base: Record | None, moved: Drift | None
+    sweep: Sweep, record: Record, baseline: Record | None, base: Record | None, moved: Mapping[int, Drift]
 ) -> dict[str, Any]:
     batches = {}
     for size in sweep.batch_sizes:

@@ -163,12 +163,12 @@ class Drift:
         factor = max(self.ratio.value, 1.0 / self.ratio.value)
         return Estimate(estimate.value, estimate.low / factor, estimate.high * factor)
 
-    def text(self) -> str:
-        """In words."""
+    def text(self, where: str = "") -> str:
+        """In words. ``where``: `` at batch 8``, where there are several."""
         if not self.seen:
-            return f"no drift: the first setting, measured again at the end, gave x {self.ratio}"
+            return f"no drift{where}: the first setting, measured again at the end, gave x {self.ratio}"
         return (
-            f"drift of {self.size:.1%}: the first setting, measured again at the end, gave x {self.ratio}; "
+            f"drift of {self.size:.1%}{where}: the first setting, measured again at the end, gave x {self.ratio}; "
             + (
                 "the machine was not quiet, measure again"
                 if self.size > LARGE

@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from .words import PART_NAMES
+
 INK, MUTED, GRID = "#1b2433", "#66758c", "#e6eaf1"
 MEASURED, PREDICTED, BAND, NONE = "#2451d6", "#7b9bf2", "#dfe7fd", "#8a97ab"
 GOOD, BAD, WARM = "#0f8a63", "#cf3d3d", "#e08a1e"
@@ -255,7 +257,7 @@ def parts_of_cycle(batches: Sequence[Mapping[str, Any]]) -> str | None:
     colours = {"draft": WARM, "verify": MEASURED, "extend": PREDICTED, "rest": "#c9d3e6"}
     for part, colour in colours.items():
         values = [b["parts"][part]["median_ms"] for b in batches][::-1]
-        axes.barh(names, values, left=left, height=0.56, color=colour, label=part)
+        axes.barh(names, values, left=left, height=0.56, color=colour, label=PART_NAMES[part])
         for name, at, value, batch in zip(names, left, values, batches[::-1], strict=True):
             if batch["parts"][part]["share"] > 0.06:
                 axes.annotate(f"{100 * batch['parts'][part]['share']:.0f} %", (at + value / 2, name), ha="center",

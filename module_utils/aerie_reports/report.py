@@ -11,11 +11,11 @@ from typing import Any
 import jinja2
 from ansible.module_utils.aerie.files import read_json, write_atomic, write_json
 
-from . import plots
+from . import plots, tables
 from .analysis import analyse
 from .estimates import Estimate
 from .sweep import Record, Sweep
-from .words import as_yaml, judged, largest_part
+from .words import PART_NAMES, as_yaml, judged, largest_part
 
 PAGE, FIGURES, BEST, LIVE = "report.html", "results.json", "best.yml", "results-so-far.json"
 TITLES = {
@@ -80,7 +80,7 @@ def page(results: Mapping[str, Any], about: Mapping[str, Any], records: Sequence
         hero=_hero(results),
         tiles=_tiles(results),
         plots=_plots(results),
-        table=None if results["kind"] == "profile" else _table(results),
+        table=tables.table(results),
         best_file=place / BEST,
         method=_method(results, about, records),
         method_open=results["kind"] != "tune",
@@ -106,7 +106,7 @@ def _hero(results: Mapping[str, Any]) -> dict[str, str]:
     if results["profile"]:
         first = results["profile"][0]
         part = largest_part(first)
-        unit = f"of a {first['cycle_ms']:.2f} ms cycle is {part}, batch {first['batch']}"
+        unit = f"of a {first['cycle_ms']:.2f} ms cycle is {PART_NAMES[part]}, batch {first['batch']}"
         return {"big": f"{100 * first['parts'][part]['share']:.0f} %", "unit": unit, "tone": "#2451d6"}
     chosen = _chosen(results)
     at = _at(chosen, results)
@@ -206,56 +206,6 @@ def _plots(results: Mapping[str, Any]) -> list[dict[str, str]]:
         ),
     ]
     return [{"title": title, "sub": sub, "svg": svg} for title, sub, svg in drawn if svg]
-
-
-def _table(results: Mapping[str, Any]) -> dict[str, Any]:
-    shared = any((s["all_reduce"] or {}).get("kind") not in (None, "none") for s in results["settings"])
-    heads = ["accept length"]
-    for size in results["batch_sizes"]:
-        heads += [f"tok/s, batch {size}", "against none"]
-        heads += ["ITL ms"] if size == results["objective"] else []
-    heads += ["all-reduce"] if shared else []
-    rows = []
-    for setting in results["settings"]:
-        length = setting["accept_length"]
-        cells: list[dict[str, str] | None] = [_cell(length, 2)]
-        for size in results["batch_sizes"]:
-            deciding = size == results["objective"]
-            at = setting["batches"].get(str(size))
-            if at is None:
-                cells += [None, None, None][: 3 if deciding else 2]
-                continue
-            speedup = at["speedup"]
-            tone = judged(Estimate.from_dict(speedup)) if speedup else ""
-            cells += [
-                _cell(at["rate"], 1),
-                _cell(speedup, 2, "× ", tone),
-                _cell(at["itl_ms"], 2, interval=False),
-            ]
-        if shared:
-            kind = (setting["all_reduce"] or {}).get("kind")
-            cells.append({"value": kind, "interval": "", "tone": ""} if kind else None)
-        rows.append(
-            {
-                "name": setting["name"],
-                "best": setting["name"] == results["recommended"] and setting["status"] == "measured",
-                "why": str(setting["failure"].get("message") or "").split("\n")[0][:160],
-                "failed": setting["failure"].get("code") or "see results.json"
-                if setting["status"] == "failed"
-                else "",
-                "cells": cells,
-            }
-        )
-    return {"heads": heads, "rows": rows}
-
-
-def _cell(
-    raw: Mapping[str, float] | None, digits: int, before: str = "", tone: str = "", *, interval: bool = True
-) -> dict[str, str] | None:
-    if raw is None:
-        return None
-    span = f"[{raw['low']:.{digits}f}, {raw['high']:.{digits}f}]" if interval else ""
-    return {"value": f"{before}{raw['value']:.{digits}f}", "interval": span, "tone": tone}
 
 
 def _method(results: Mapping[str, Any], about: Mapping[str, Any], records: Sequence[Record]) -> list[str]:

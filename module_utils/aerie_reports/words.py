@@ -91,6 +91,9 @@ TO_TRY = {
 }
 
 
+PART_NAMES = {"draft": "draft", "verify": "verify", "extend": "draft-extend", "rest": "the rest"}
+
+
 def profile_verdict(results: Results) -> list[str]:
     """The bottleneck at the smallest batch size, what to try, and how it moves with the batch."""
     batches = results["profile"]
@@ -98,7 +101,7 @@ def profile_verdict(results: Results) -> list[str]:
         return ["No decode cycle was measured.", *_failures(results)]
     first = batches[0]
     part = largest_part(first)
-    named = "The rest" if part == "rest" else part.capitalize()
+    named = PART_NAMES[part][0].upper() + PART_NAMES[part][1:]
     share = first["parts"][part]["share"]
     sentences = [
         f"{named} takes {100 * share:.0f} % of a {first['cycle_ms']:.2f} ms cycle at batch {first['batch']}.",
@@ -107,13 +110,37 @@ def profile_verdict(results: Results) -> list[str]:
     for other in batches[1:]:
         its = largest_part(other)
         sentences.append(
-            f"At batch {other['batch']} it is {'the rest' if its == 'rest' else its} with "
+            f"At batch {other['batch']} it is {PART_NAMES[its]} with "
             f"{100 * other['parts'][its]['share']:.0f} % of {other['cycle_ms']:.2f} ms."
         )
-    sentences.append(
-        "How much of it is communication these timers cannot tell: that takes a torch trace (/start_profile)."
+    return [*sentences, _communication(results.get("trace")), *_failures(results)]
+
+
+def _communication(trace: Mapping[str, Any] | None) -> str:
+    """A share only where a torch trace shows it."""
+    if not trace:
+        return (
+            "How much of it is communication these timers cannot tell: that takes a torch trace "
+            "(sglang_tune_trace_steps: 10)."
+        )
+    if trace["share"] is None:
+        return f"A torch trace was asked for, and no share of communication can be claimed: {trace['why']}."
+    ranks = len(trace["ranks"])
+    spread = f"{100 * trace['share_low']:.0f} to {100 * trace['share_high']:.0f} %"
+    said = (
+        f"Communication is {100 * trace['share']:.0f} % of the time in which a kernel runs "
+        f"({trace['steps']} cycles at batch {trace['batch']}, torch trace"
+        + (f", {ranks} ranks, {spread}" if ranks > 1 else "")
+        + "; waiting for other ranks is in it)"
     )
-    return [*sentences, *_failures(results)]
+    if trace["share_beside"] >= 0.005:
+        said += f", and runs beside computing for another {100 * trace['share_beside']:.0f} %"
+    worth = trace["share"] >= WORTH_TRYING
+    return said + ("; tune.yml tries NCCL presets and custom all-reduce, which act on it." if worth else ".")
+
+
+WORTH_TRYING = 0.1
+"""Share of communication from which it is worth a restart to try something about it."""
 
 
 def largest_part(batch: Mapping[str, Any]) -> str:
