@@ -19,9 +19,9 @@ options:
     required: true
   sweep:
     description: Also refuse settings that cannot be measured against each other, V(tune), or compared at all,
-      V(benchmark).
+      V(benchmark), or that have no cycle to profile, V(profile).
     type: str
-    choices: [tune, benchmark]
+    choices: [tune, benchmark, profile]
 attributes:
   action:
     support: full

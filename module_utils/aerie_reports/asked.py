@@ -13,6 +13,7 @@ from ansible.module_utils.aerie.measure.tune_errors import (
     BAD_CANDIDATE,
     BAD_LENGTHS,
     HOST_PRESET,
+    NO_CYCLE,
     TOO_MANY_AT_A_TIME,
 )
 
@@ -28,6 +29,10 @@ def check(kind: str, values: Mapping[str, Any]) -> None:
     enough_prompts(int(values["sglang_tune_prompts"]))
     limit = int(values.get("sglang_server_max_running_requests") or 0)
     _check_batches(values["sglang_tune_batch_sizes"], limit)
+    if kind == "profile" and not values.get("sglang_server_speculative"):
+        raise NO_CYCLE.error(
+            "there is no decode cycle of draft and verify to profile", next="set sglang_server_speculative"
+        )
     if kind != "tune":
         return
     base = ("speculative", "arguments", "environment")

@@ -102,7 +102,7 @@ class ActionModule(ActionBase):
             }
         if failure and not failure.get("code"):
             failure = {**failure, "code": journal.code_in(str(failure.get("message") or ""))}
-        keep = ("batches", "acceptance", "prompt_set", "generator", "profile", "all_reduce")
+        keep = ("batches", "acceptance", "prompt_set", "generator", "profile", "trace", "all_reduce")
         record = {
             "v": 1,
             "t": round(time.time(), 1),

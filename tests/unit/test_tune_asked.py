@@ -43,6 +43,13 @@ def test_what_can_be_swept_passes() -> None:
     check("tune", values())
     check("tune", values(nccl_presets=["LL"], lengths=[0, 2]))
     check("benchmark", values(sglang_server_speculative={}, candidates=[{}]))
+    check("profile", values())
+
+
+def test_a_profile_needs_speculation() -> None:
+    with pytest.raises(AerieError) as caught:
+        check("profile", values(sglang_server_speculative={}))
+    assert caught.value.kind.code == "profile-no-speculation"
 
 
 @pytest.mark.parametrize(

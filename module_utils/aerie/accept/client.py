@@ -98,6 +98,11 @@ class HttpClient:
                 next="check that the URL is an SGLang server's",
             ) from error
 
+    def ask(self, path: str, body: dict[str, Any], timeout: float) -> tuple[int, str]:
+        """Status and text of an answer that is no JSON, at most its first words."""
+        status, raw = self._exchange("POST", path, json.dumps(body).encode(), timeout)
+        return status, self._short(raw)
+
     def _exchange(self, method: str, path: str, body: bytes | None, timeout: float) -> tuple[int, bytes]:
         deadline = time.monotonic() + timeout
         headers = {"Content-Type": "application/json", "Accept": "application/json"}

@@ -44,6 +44,10 @@ _WANTED = (
     "speculative_eagle_topk",
     "speculative_adaptive",
     "version",
+    "tp_size",
+    "pp_size",
+    "dp_size",
+    "enable_dp_attention",
 )
 _SIMULATION = ("SGLANG_SIMULATE_ACC_LEN", "SIMULATE_ACC_LEN")
 """The second name is that of releases before the SGLANG_ prefix; METHOD and TOKEN_MODE do nothing without a
@@ -64,6 +68,7 @@ class ServerSettings:
     topk: int | None = None
     adaptive: bool = False
     thresholds: tuple[tuple[str, float], ...] = ()
+    ranks: int | None = None
 
 
 def server_settings(client: Client, timeout: float) -> ServerSettings:
@@ -102,7 +107,14 @@ def _select(path: str, body: Mapping[str, Any]) -> ServerSettings:
         topk=_number(found.get("speculative_eagle_topk")),
         adaptive=found.get("speculative_adaptive") is True,
         thresholds=tuple(sorted(set(thresholds))),
+        ranks=_ranks(found),
     )
+
+
+def _ranks(found: Mapping[str, Any]) -> int | None:
+    """Scheduler processes, one a GPU. With DP attention the data-parallel groups share those of TP."""
+    tp, pp, dp = (_number(found.get(f"{name}_size")) for name in ("tp", "pp", "dp"))
+    return None if tp is None else tp * (pp or 1) * (1 if found.get("enable_dp_attention") else dp or 1)
 
 
 def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

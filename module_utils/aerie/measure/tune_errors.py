@@ -11,6 +11,11 @@ NO_CHAIN = ErrorKind(
     "tune-no-chain",
     "Tuning varies the length of a draft chain, so the inventory's own setting has to speculate with one (topk 1).",
 )
+NO_CYCLE = ErrorKind(
+    "profile-no-speculation",
+    "A profile tells how a decode cycle divides into draft, verify and draft-extend, and the inventory does not "
+    "speculate.",
+)
 UNKNOWN_PRESET = ErrorKind("tune-preset-unknown", "A preset was asked for that does not exist.")
 HOST_PRESET = ErrorKind(
     "tune-preset-hidden",
