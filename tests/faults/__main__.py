@@ -1,12 +1,12 @@
 """`make faults`: the whole fault matrix on a fresh host, and docs/faults.md written from what it did.
 
 python tests/faults [further words for pytest]   with words the results of earlier runs are kept, test by test
+python tests/faults --resume [words]             leaves out what has survived with the commit that is checked out
 python tests/faults --page                       only write the page, from the results there are
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from results import RESULTS, ROOT, lines
+
 BIN = Path(sys.executable).parent
-RESULTS = ROOT / "reports" / "faults.jsonl"
 PAGE = ROOT / "docs" / "faults.md"
-OUTCOMES = {"passed": "survived", "failed": "failed", None: "not run"}
+OUTCOMES = {"passed": "survived", "failed": "failed", "part": "survived in part", None: "not run"}
 
 HEAD = """<!-- Written by `make faults`. Do not edit: the next full run writes it anew. -->
 
@@ -46,28 +48,45 @@ NOT_COVERED = """
 """
 
 
-def page(lines: Sequence[dict[str, Any]]) -> str:
+def page(found: Sequence[dict[str, Any]]) -> str:
     """The document: counts, then a line a fault with its last outcome; a fault that no run made is named as such."""
-    everything = next(line["all"] for line in reversed(lines) if "all" in line)
-    last = {line["test"]: line for line in lines if "outcome" in line}
-    rows = [{**one, **last.get(one["test"], {})} for one in everything]
-    count = Counter(OUTCOMES[row.get("outcome")] for row in rows)
-    dates = sorted({row["at"] for row in rows if "at" in row})
-    text = HEAD + f"{len(rows)} faults: {', '.join(f'{count[word]} {word}' for word in OUTCOMES.values())}"
-    text += f" ({' to '.join(dict.fromkeys(dates[:1] + dates[-1:]))}).\n\n"
+    everything = next(line["all"] for line in reversed(found) if "all" in line)
+    last = {line["test"]: line for line in found if "outcome" in line}
+    rows = [{**last.get(one["test"], {}), **one} for one in everything]
+    count = Counter(outcome(row) for row in rows)
+    counts = ", ".join(
+        f"{count[word]} {word}" for word in OUTCOMES.values() if count[word] or word != "survived in part"
+    )
+    text = HEAD + f"{len(rows)} faults: {counts}.\n{seen_with(rows)}\n"
     text += "| Kind | Fault, and what has to happen | Case | Outcome |\n| --- | --- | --- | --- |\n"
     for row in rows:
         case = row["test"].partition("[")[2].rstrip("]")
-        said = [OUTCOMES[row.get("outcome")], row.get("detail", ""), row.get("at", "")]
+        said = [outcome(row), row.get("detail", ""), f"{row.get('at', '')} {row.get('commit', '')}".strip()]
         text += f"| {row['kind']} | {row['what']} | {case} | {', '.join(word for word in said if word)} |\n"
     return text + NOT_COVERED
 
 
+def outcome(row: dict[str, Any]) -> str:
+    """In a word. A fault of many points that did not come to its end survived in part."""
+    return OUTCOMES["part" if row.get("outcome") == "passed" and row.get("rest") else row.get("outcome")]
+
+
+def seen_with(rows: Sequence[dict[str, Any]]) -> str:
+    """From when and which state of the code the outcomes are."""
+    dates = sorted({row["at"] for row in rows if "at" in row})
+    when = " to ".join(dict.fromkeys(dates[:1] + dates[-1:]))
+    commits = Counter(row["commit"] for row in rows if row.get("commit"))
+    if len(commits) == 1:
+        return f"All with the code of commit {next(iter(commits))}, {when}.\n"
+    each = ", ".join(f"{number} with {commit}" for commit, number in commits.most_common())
+    return f"Seen {when}, with different states of the code: {each}.\n"
+
+
 def write_page() -> None:
     """Write the document from the results that are there."""
-    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    if any("outcome" in line for line in lines):
-        PAGE.write_text(page(lines))
+    found = lines()
+    if any("outcome" in line for line in found):
+        PAGE.write_text(page(found))
         print(f"{PAGE.relative_to(ROOT)} written")
 
 
@@ -75,14 +94,15 @@ def main() -> int:
     if sys.argv[1:] == ["--page"]:
         write_page()
         return 0
-    RESULTS.parent.mkdir(exist_ok=True)
+    words = [word for word in sys.argv[1:] if word != "--resume"]
     if not sys.argv[1:]:
         RESULTS.unlink(missing_ok=True)
     environment = {
         **os.environ,
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "AERIE_FAULTS": "all",
-        "AERIE_FAULTS_WORDS": " ".join(sys.argv[1:]),
+        "AERIE_FAULTS_WORDS": " ".join(words),
+        "AERIE_FAULTS_RESUME": "yes" if "--resume" in sys.argv[1:] else "",
     }
     done = subprocess.run(
         [str(BIN / "molecule"), "test", "--scenario-name", "faults"], cwd=ROOT, env=environment, check=False

@@ -133,6 +133,7 @@ class Road:
         *words: str,
         kill_at: int = -1,
         delay: float = 0.0,
+        everything: bool = False,
         more: dict[str, str] | None = None,
     ) -> Run:
         self.count += 1
@@ -146,6 +147,7 @@ class Road:
             "AERIE_EVENTS": str(events),
             "AERIE_KILL_AT": str(kill_at),
             "AERIE_KILL_DELAY": str(delay),
+            "AERIE_KILL_ALL": "yes" if everything else "",
             **(more or {}),
         }
         command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(self.inventory)]
@@ -175,6 +177,15 @@ class Host:
 
     def sh(self, script: str, *, check: bool = True) -> str:
         return self.tool("exec", self.name, "sh", "-c", script, check=check)
+
+    def end_sessions(self) -> None:
+        """SIGKILL to whatever ssh sessions run on the host: modules, and the commands that they wait for."""
+        self.sh(
+            "for d in /sys/fs/cgroup/system.slice/ssh.service /sys/fs/cgroup/user.slice/user-0.slice/session-*; do"
+            " for p in $(cat $d/cgroup.procs 2>/dev/null); do"
+            " [ $(cat /proc/$p/comm) = sshd ] || kill -9 $p; done; done",
+            check=False,
+        )
 
     def misbehave(self, **how: Any) -> None:
         """Tell the double what to do wrong; nothing: behave."""

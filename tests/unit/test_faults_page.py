@@ -1,30 +1,107 @@
-"""The page of the fault matrix: what it counts, and that it hides nothing that was not run."""
+"""The page of the fault matrix: what it counts, and that it hides nothing that was not run; the points of the kills."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-MAIN = Path(__file__).resolve().parents[1] / "faults" / "__main__.py"
+import pytest
+
+FAULTS = Path(__file__).resolve().parents[1] / "faults"
 
 
-def page(lines: list[dict[str, Any]]) -> str:
-    spec = importlib.util.spec_from_file_location("faults_main", MAIN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return str(module.page(lines))
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(FAULTS))
+
+    def one(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(f"faults_{name}", FAULTS / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    yield one
+    sys.modules.pop("results", None)
 
 
-def test_a_fault_counts_by_its_last_run_and_what_was_not_run_is_named() -> None:
-    tests = [{"kind": "cut", "test": f"test_cut[{case}]", "what": "Unplugged."} for case in ("a", "b", "c")]
-    runs = [("a", "failed", "2026-11-01"), ("a", "passed", "2026-11-03"), ("b", "failed", "2026-11-02")]
-    lines: list[dict[str, Any]] = [{"all": tests}]
-    lines += [{**tests["abc".index(case)], "outcome": how, "at": at} for case, how, at in runs]
-    text = page(lines)
-    assert "3 faults: 1 survived, 1 failed, 1 not run (2026-11-02 to 2026-11-03)." in text
-    assert "| cut | Unplugged. | a | survived, 2026-11-03 |" in text
-    assert "| cut | Unplugged. | b | failed, 2026-11-02 |" in text
+TESTS = [{"kind": "cut", "test": f"test_cut[{case}]", "what": "Unplugged."} for case in "abcd"]
+
+
+def test_a_fault_counts_by_its_last_run_and_what_was_not_run_is_named(load: Any) -> None:
+    runs = [
+        ("a", "failed", "2026-11-01", "1111111"),
+        ("a", "passed", "2026-11-03", "2222222"),
+        ("b", "failed", "2026-11-02", "1111111"),
+        ("d", "passed", "2026-11-03", "2222222"),
+    ]
+    lines: list[dict[str, Any]] = [{"all": TESTS}]
+    lines += [
+        {**TESTS["abcd".index(case)], "outcome": how, "at": at, "commit": of} for case, how, at, of in runs
+    ]
+    lines[-1] |= {"rest": "7", "detail": "3 of 3 kills converge; 7 not run"}
+    text = load("__main__").page(lines)
+    assert "4 faults: 1 survived, 1 failed, 1 survived in part, 1 not run." in text
+    assert (
+        "Seen 2026-11-02 to 2026-11-03, with different states of the code: 2 with 2222222, 1 with 1111111."
+        in text
+    )
+    assert "| cut | Unplugged. | a | survived, 2026-11-03 2222222 |" in text
+    assert "| cut | Unplugged. | b | failed, 2026-11-02 1111111 |" in text
     assert "| cut | Unplugged. | c | not run |" in text
+    assert "| d | survived in part, 3 of 3 kills converge; 7 not run, 2026-11-03 2222222 |" in text
+
+
+def test_outcomes_of_one_commit_are_said_to_be(load: Any) -> None:
+    lines: list[dict[str, Any]] = [{"all": TESTS[:1]}]
+    lines.append({**TESTS[0], "outcome": "passed", "at": "2026-11-03", "commit": "2222222"})
+    text = load("__main__").page(lines)
+    assert (
+        "1 faults: 1 survived, 0 failed, 0 not run.\nAll with the code of commit 2222222, 2026-11-03." in text
+    )
+
+
+def event(n: int, kind: str, t: float, **more: Any) -> dict[str, Any]:
+    return {"n": n, "event": kind, "t": t, **more}
+
+
+def test_points_are_the_recorded_runs_boundaries_and_the_middle_of_what_changes(load: Any) -> None:
+    events = [
+        event(0, "task", 0.0, name="Validate the inventory"),
+        event(0, "ok", 1.0, changed=False),
+        event(1, "task", 1.0, name="sglang_server : Take the lease"),
+        event(1, "ok", 2.0, changed=True),
+        event(2, "task", 2.0, name="sglang_server : Bring it into service"),
+        event(2, "skipped", 2.0),
+        event(3, "task", 2.0, name="sglang_server : Stop the old server"),
+        event(3, "ok", 6.0, changed=True),
+        event(4, "task", 6.0, name="sglang_server : Give the lease back"),
+        event(4, "ok", 7.0, changed=False),
+        event(5, "task", 7.0, name="sglang_server : Tell the pipeline"),
+    ]
+    points = load("points")
+    found = points.points_of("debug", events)
+    assert [one.name for one in found if not one.delay] == [
+        "debug: before 1 Take the lease",
+        "debug: before 3 Stop the old server",
+        "debug: before 4 Give the lease back",
+        "debug: before 5 Tell the pipeline",
+    ]
+    assert [(one.n, one.how, one.delay) for one in found if one.delay] == [
+        (1, "inside", 0.5),
+        (1, "everything, inside", 0.8),
+        (3, "inside", 2.0),
+        (3, "everything, inside", 3.2),
+    ]
+    assert sorted(map(str, points.spread(found))) == sorted(map(str, found))
+    done = {found[0].name: {"wrong": "", "hit": False}, found[-1].name: {"wrong": "x", "hit": True}}
+    assert points.told(found, done).startswith("1 of 2 kills converge: 1 at a boundary, 0 of the controller")
+    assert points.told(found, done).endswith(
+        "(1 of the latter two before the module had answered); 6 not run"
+    )

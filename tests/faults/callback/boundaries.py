@@ -1,11 +1,12 @@
 """Callback: write each task's start as a JSON line, and kill ansible-playbook itself with SIGKILL where it is told to.
 
 AERIE_EVENTS: the file. AERIE_KILL_AT: number of the task start (from 0). AERIE_KILL_DELAY: seconds after that start; 0
-kills at the boundary, before the task, more than 0 in the middle of it.
+kills at the boundary, before the task, more than 0 in the middle of it. AERIE_KILL_ALL: its children die with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,15 @@ description: For the fault matrix alone.
 """
 
 
+def below(pid: int) -> list[int]:
+    """The process's children and theirs. Ansible's workers are in sessions of their own, so no group names them."""
+    try:
+        children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [*children, *(one for child in children for one in below(child))]
+
+
 class CallbackModule(CallbackBase):
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "notification"
@@ -35,6 +45,7 @@ class CallbackModule(CallbackBase):
         self.events = Path(os.environ["AERIE_EVENTS"])
         self.kill_at = int(os.environ.get("AERIE_KILL_AT", "-1"))
         self.delay = float(os.environ.get("AERIE_KILL_DELAY", "0"))
+        self.everything = bool(os.environ.get("AERIE_KILL_ALL"))
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         self.write({"event": "task", "n": self.count, "name": task.get_name(), "action": task.action})
@@ -47,8 +58,13 @@ class CallbackModule(CallbackBase):
         if self.delay and os.fork():
             return
         time.sleep(self.delay)
+        for pid in [victim, *(below(victim) if self.everything else [])]:
+            if pid != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if victim != os.getpid():
+            os._exit(0)
         os.kill(victim, signal.SIGKILL)
-        os._exit(0)
 
     def v2_runner_on_ok(self, result: Any) -> None:
         self.write({"event": "ok", "n": self.count - 1, "changed": bool(result._result.get("changed"))})
