@@ -66,6 +66,7 @@ def machine() -> Host:
 def host(machine: Host, road: Road) -> Iterator[Host]:
     """The host, serving an accepted deployment before each fault, behaving again after it."""
     machine.misbehave()
+    machine.gpu()
     if not any(not problems(machine.seen(), mode) for mode in ("production", "debug")):
         done = road.run("production.yml")
         assert done.rc == 0, done.told()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import sys
@@ -28,7 +29,12 @@ def main(directory: Path) -> None:
     transformers = make_wheel(
         wheels, "transformers", "5.0", {"transformers.py": (DOUBLE / "transformers.py").read_text()}
     )
-    tools = make_wheel(wheels, "nvidia-ml-py", "13.0")
+    # The real one: what it asks is a double of the driver's library (tests/nvml).
+    found = importlib.util.find_spec("pynvml")
+    if found is None or found.origin is None:
+        raise SystemExit("this Python has no pynvml: make setup")
+    pynvml = {"pynvml.py": Path(found.origin).read_text()}
+    tools = make_wheel(wheels, "nvidia-ml-py", "13.0", pynvml)
     (directory / "lock.txt").write_text(lock_of(sglang, transformers))
     (directory / "tools-lock.txt").write_text(lock_of(tools))
     for name in ("target", "draft"):

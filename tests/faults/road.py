@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from nvml.scenario import Gpu, Holder, Scenario
+
 HERE = Path(__file__).resolve().parent
 HOSTS = ROOT / "tests/hosts/hosts"
 STATE = "/var/lib/sglang/default"
@@ -190,6 +194,13 @@ class Host:
     def misbehave(self, **how: Any) -> None:
         """Tell the double what to do wrong; nothing: behave."""
         self.sh(f"cat > /srv/double/misbehaviour.json <<'END'\n{json.dumps(how)}\nEND")
+
+    def gpu(self, *others: dict[str, Any], init: str = "ok", **server: Any) -> None:
+        """The host's one GPU from now on (a double, tests/nvml): ``server`` is how the unit's processes hold it."""
+        own = Holder(id="server", cgroup=f"/sys/fs/cgroup/system.slice/{UNIT}", **server)
+        text = Scenario([Gpu()], holders=[own, *(Holder(**one) for one in others)], init=init).text()
+        place = "/etc/aerie-nvml/scenario"
+        self.sh(f"cat > {place}.part <<'END'\n{text}END\nmv {place}.part {place}; rm -f {place}.state")
 
     def seen(self) -> dict[str, Any]:
         """What the host is at this moment, in one look."""

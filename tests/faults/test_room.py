@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-from expect import OTHER, assert_serves, mode_of, problems
+from expect import OTHER, assert_failed, assert_serves, mode_of, problems
 from road import STATE, Host, Road
 
 
@@ -32,18 +34,86 @@ def test_a_stranger_on_the_port(host: Host, road: Road, answer: int) -> None:
 
 
 @pytest.mark.kind("disk")
-def test_no_room_for_the_deployment(host: Host, road: Road) -> None:
-    """The disk is full when a deployment is to be built: refused with the figures, the old server untouched."""
+@pytest.mark.parametrize(
+    ("size", "code"),
+    [
+        ("size=60m", "no-disk-space"),
+        # Room for bytes and none for files: what df does not show before.
+        pytest.param("size=400m,nr_inodes=12", "tree-copy-failed", marks=pytest.mark.full),
+    ],
+    ids=["before", "while it is copied"],
+)
+def test_no_room_for_the_deployment(host: Host, road: Road, size: str, code: str) -> None:
+    """The disk is full when a deployment is to be built: refused with what is missing, the old server untouched."""
     before = host.seen()
-    host.sh("mkdir -p /var/lib/full && mount -t tmpfs -o size=60m none /var/lib/full")
+    host.sh(f"mkdir -p /var/lib/full && mount -t tmpfs -o {size} none /var/lib/full")
     try:
         done = road.run("production.yml", "-e", '{"sglang_server_state_dir": "/var/lib/full"}',
                         "-e", '{"sglang_server_instance": "other", "sglang_server_port": 30088}')  # fmt: skip
+        left = host.sh("ls -A /var/lib/full/other/deployments /var/lib/full/other/lease.json", check=False)
     finally:
         host.sh("umount /var/lib/full", check=False)
     assert done.rc == 2, done.told()
-    assert done.codes()[0] == "no-disk-space", done.told()
-    assert host.seen()["pid"] == before["pid"]
+    assert done.codes()[0] == code, done.told()
+    assert not [word for word in left.split() if word in ("current", "lease.json")], left
+    after = host.seen()
+    assert after["pid"] == before["pid"]
+    assert problems(after, before["mode"]) == []
+
+
+@pytest.mark.kind("disk")
+@pytest.mark.full
+def test_no_room_to_install(host: Host, road: Road) -> None:
+    """The disk is full while a release is installed: said, nothing half there is used; with room the run goes on."""
+    before = host.seen()
+    host.sh("mkdir -p /var/lib/full && mount -t tmpfs -o size=9m none /var/lib/full")
+    words = ("-e", '{"sglang_install_prefix": "/var/lib/full", "sglang_install_min_free_mib": 1}')
+    try:
+        done = road.run(f"{before['mode']}.yml", *words)
+        links = host.sh("ls /var/lib/full/releases", check=False)
+        during = host.seen()
+        host.sh("mount -o remount,size=400m /var/lib/full")
+        again = road.run(f"{before['mode']}.yml", *words)
+        then = host.seen()
+        back = road.run(f"{before['mode']}.yml")
+    finally:
+        host.sh("umount -l /var/lib/full", check=False)
+    assert done.rc == 2, done.told()
+    assert done.codes()[-1] in ("pip-failed", "no-disk-space", "host-refused"), done.told()
+    assert "space" in done.last_words(), done.told()
+    assert links == ""
+    assert (during["pid"], problems(during, before["mode"])) == (before["pid"], [])
+    assert (again.rc, back.rc) == (0, 0), again.told() + back.told()
+    assert problems(then, before["mode"]) == []
+    assert_serves(host, before["mode"])
+
+
+@pytest.fixture
+def small_disk(host: Host) -> Iterator[None]:
+    """The state directory on a disk of its own, 100 MiB."""
+    copied = f"cp -a {STATE}/. /var/lib/kept/"
+    host.sh(f"mkdir -p /var/lib/kept && {copied} && mount -t tmpfs -o size=100m,mode=755 none {STATE}")
+    host.sh(f"cp -a /var/lib/kept/. {STATE}/ && rm -rf /var/lib/kept")
+    yield
+    host.sh(f"rm -f {STATE}/fill; mkdir -p /var/lib/kept && {copied}; umount -l {STATE}; rm -rf {STATE}/*")
+    host.sh(f"cp -a /var/lib/kept/. {STATE}/ && rm -rf /var/lib/kept")
+
+
+@pytest.mark.kind("disk")
+@pytest.mark.full
+def test_no_room_in_the_middle(host: Host, road: Road, small_disk: None) -> None:
+    """The disk fills up while the old server drains: stopped, said as it is, and with room the next run converges."""
+    mode = OTHER[mode_of(host)]
+    run = road.start(f"{mode}.yml")
+    run.wait_for("Wait until it has drained and ended")
+    host.sh(f"dd if=/dev/zero of={STATE}/fill bs=64k", check=False)
+    done = run.wait()
+    host.sh(f"rm {STATE}/fill")
+    assert_failed(done, "host-refused", "No space left", "is stopped and not enabled at boot")
+    assert host.seen()["boot"] == "disabled"
+    again = road.run(f"{mode}.yml")
+    assert again.rc == 0, again.told()
+    assert_serves(host, mode)
 
 
 @pytest.mark.kind("disk")

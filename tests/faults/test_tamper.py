@@ -97,19 +97,19 @@ def test_the_unit_was_masked(host: Host, road: Road) -> None:
 
 @pytest.mark.kind("tamper")
 @pytest.mark.full
-def test_a_model_file_is_missing(host: Host, road: Road) -> None:
-    """The draft's weights are gone from the disk: the transition is refused, the old server untouched."""
-    seen = host.seen()
-    weights = "/srv/models/draft/model.safetensors"
-    host.sh(f"mv {weights} /root/kept")
-    try:
-        done = road.run(f"{OTHER[seen['mode']]}.yml")
-    finally:
-        host.sh(f"mv /root/kept {weights}")
-    assert done.rc == 2, done.told()
-    assert weights.rpartition("/")[0] in done.last_words(), done.told()
-    assert host.seen()["pid"] == seen["pid"]
-    assert_serves(host, seen["mode"])
+def test_the_release_was_installed_again(host: Host, road: Road) -> None:
+    """Somebody ran pip in the release's environment, over an edit: named by verify.yml, and put right or left alone."""
+    mode = mode_of(host)
+    python = "/opt/sglang/releases/0.5.23/bin/python"
+    host.sh(f"echo edited >> $({python} -c 'import sglang.srt.server_args as a; print(a.__file__)')")
+    found = road.run("verify.yml")
+    again = "--quiet --force-reinstall --no-deps --no-index --find-links /srv/wheels sglang==0.5.23"
+    host.sh(f"{python} -m pip install {again}")
+    verified, done = road.run("verify.yml"), road.run(f"{mode}.yml")
+    assert found.rc == 2, found.told()
+    assert "sglang/srt/server_args.py" in found.last_words(), found.told()
+    assert (verified.rc, done.rc) == (0, 0), verified.told() + done.told()
+    assert_serves(host, mode)
 
 
 @pytest.mark.kind("tamper")
