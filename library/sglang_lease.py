@@ -98,6 +98,7 @@ why:
 
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance import lease_host
+from ansible.module_utils.aerie.instance.host_errors import host_error
 from ansible.module_utils.aerie.instance.lease import Claim, Controller
 from ansible.module_utils.aerie.instance.state import InstanceStore
 from ansible.module_utils.basic import AnsibleModule
@@ -141,6 +142,8 @@ def main() -> None:
     except AerieError as error:
         found = lease_host.read(InstanceStore(module.params["state_dir"], module.params["instance"]))
         module.fail_json(owner=found.as_dict() if found else {}, **error.as_result())
+    except OSError as error:
+        module.fail_json(owner={}, **host_error(error).as_result())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 from dataclasses import replace
@@ -173,3 +174,44 @@ def test_a_killed_module_leaves_no_lock(store: InstanceStore) -> None:
     worker.kill()
     worker.join(10)
     assert lease_host.take(store, Claim(ME, dead=lease.token), patience_s=5)[0].controller == ME
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_keeps_nobody_from_stopping_a_server(
+    store: InstanceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, _ = lease_host.take(store, Claim(ME))
+    monkeypatch.setattr(lease_host, "write_json", no_room)
+    worked = False
+    with lease_host.at_work(store, lease.token, "sglang_deployment", "failed"):
+        worked = True
+    assert worked
+    assert lease_host.read(store) == lease
+    with pytest.raises(AerieError, match="another run holds"), lease_host.at_work(store, "", "m", "failed"):
+        pytest.fail("worked without the lease")
+
+
+def test_on_a_disk_that_turned_read_only_the_lock_still_holds(
+    store: InstanceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, _ = lease_host.take(store, Claim(ME))
+    really = os.open
+
+    def read_only(path: object, flags: int, *more: int) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return really(path, flags, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(lease_host.os, "open", read_only)
+    monkeypatch.setattr(lease_host, "write_json", no_room)
+    with (
+        lease_host.at_work(store, lease.token, "sglang_deployment", "stopped"),
+        pytest.raises(AerieError, match="a step of another run"),
+        lease_host.locked(store, 0.1),
+    ):
+        pytest.fail("two at once")
+    monkeypatch.setattr(Path, "unlink", no_room)
+    assert lease_host.release(store, lease.token)

@@ -228,3 +228,16 @@ def test_control_is_read_off_the_unit() -> None:
         SETTINGS["unit_template"] + "ExecStartPre=-+/usr/sbin/nft -f /var/lib/sglang/default/traffic.nft\n"
     )
     assert traffic_control.controlled(spec(unit_template=template).as_dict())
+
+
+def test_on_a_full_disk_a_chain_is_still_removed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.run("refused")
+
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(traffic_control, "write_atomic", no_room)
+    assert any("No space left" in one for one in host.run("absent")["actions"])
+    assert "sglang-default" not in host.chains
+    with pytest.raises(OSError, match="No space left"):
+        host.run("refused", port=30005)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -62,7 +63,8 @@ def release(store: InstanceStore, token: str) -> bool:
         lease = read(store)
         if lease is None or lease.token != token:
             return False
-        (store.root / FILE).unlink()
+        with suppress(OSError):  # a disk that turned read-only: it is told apart as a dead run's later on
+            (store.root / FILE).unlink()
         return True
 
 
@@ -85,7 +87,9 @@ def renew(store: InstanceStore, token: str, phase: str = "") -> None:
 def at_work(store: InstanceStore, token: str, module: str, phase: str) -> Iterator[None]:
     """Work under the lock with the lease checked, renewed, and naming this process. Raises lease-lost, -held, -busy.
 
-    On a host that has no directory for the instance yet there is nothing to lock, and nobody holds anything.
+    A disk that is full or read-only by now keeps the lease as it was: whoever has it may still stop a server, and a
+    step that has to write says itself that it cannot. On a host that has no directory for the instance yet there is
+    nothing to lock, and nobody holds anything.
     """
     if not store.root.is_dir():
         check(None, token, clock_now())
@@ -100,7 +104,8 @@ def at_work(store: InstanceStore, token: str, module: str, phase: str) -> Iterat
         me = processes.read_process(os.getpid())
         step = {"module": module, "pid": os.getpid(), "start_ticks": me.start_ticks if me else 0}
         lease = replace(renewed(lease, clock), phase=phase, step=step)
-        _write(store, lease)
+        with suppress(OSError):
+            _write(store, lease)
         try:
             yield
         finally:
@@ -133,7 +138,12 @@ def locked(store: InstanceStore, patience_s: float = BUSY_S) -> Iterator[None]:
 @contextmanager
 def open_lock(path: Path) -> Iterator[int]:
     """The lock file, open; never inherited by what a step starts, or the lock would outlive the step."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a lock needs nothing to be written
     try:
         yield handle
     finally:

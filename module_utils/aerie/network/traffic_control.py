@@ -75,8 +75,14 @@ class TrafficControl:
         if read_text(path) == text or (not self.store.root.is_dir() and not self.check):
             return
         self.actions.append(f"write {path}")
-        if not self.check:
+        if self.check:
+            return
+        try:
             write_atomic(path, text)
+        except OSError as error:  # a full disk must not leave a port closed that nobody serves any more
+            if self.settings["state"] != "absent":
+                raise
+            self.actions.append(f"{path} could not be written: {error}")
 
     def _bring(self, wanted: Closed) -> Closed | None:
         """Change the live chain if it differs; returns what it held."""
