@@ -39,12 +39,11 @@ NOT_COVERED = """
 
 | What | Why |
 | --- | --- |
-| GPU memory freed late, never, or held by a container | `molecule/gpu_host`, on a double of the driver |
-| Detokenizer killed, launcher stays | a process layout that only the real engine has |
+| A real GPU | the GPU is a double of the driver's library (`tests/nvml`), whose memory follows real processes |
+| A real detokenizer killed | simulated: the double's launcher stays, nothing answers; 0.5.23's source ends it then |
 | A crash during a real graph capture | needs a GPU; here the double only prints the log lines and ends |
 | Clock stepped | test hosts share the machine's clock; the lease counts by the boot clock, which unit tests cover |
 | Both laptops' machine-ids equal (cloned machines) | host name and pid namespace are compared too; not run |
-| Disk full in the middle of a write | a full disk before a build and a read-only one in the middle are run |
 """
 
 

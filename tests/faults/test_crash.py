@@ -60,6 +60,21 @@ def test_the_way_back_fails_too(host: Host, road: Road) -> None:
     assert_serves(host, before)
 
 
+@pytest.mark.kind("crash")
+@pytest.mark.full
+def test_the_launcher_stays_and_nothing_answers(host: Host, road: Road) -> None:
+    """The server's inside is dead, as after a killed detokenizer (simulated), its launcher stays: named, restarted."""
+    before = host.seen()
+    host.misbehave(pid=before["pid"], health=503, generate="hang")
+    found = road.run("verify.yml")
+    assert found.rc == 2, found.told()
+    assert "HTTP 503" in found.last_words(), found.told()
+    done = road.run(f"{before['mode']}.yml")
+    assert done.rc == 0, done.told()
+    assert host.seen()["pid"] != before["pid"]
+    assert_serves(host, before["mode"])
+
+
 @pytest.mark.kind("gate")
 @pytest.mark.full
 @pytest.mark.parametrize(

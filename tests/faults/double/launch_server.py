@@ -4,6 +4,7 @@ It starts in a fraction of a second and needs no torch, so that the roads around
 it does wrong it reads from /srv/double/misbehaviour.json, at its start and at each request:
 
     {"only": "production" | "debug" | "baseline",   which mode the rest is about; every one without it
+     "pid": 4711,                       which process alone it is about
      "at_load": "crash" | "hang",       rc 1 with a traceback; never listens
      "at_graphs": "crash",              rc 1 in the middle of a graph capture's log lines (simulated: no GPU, no graphs)
      "after_ready": 1.5,                SIGKILL to itself so many seconds after it began to answer
@@ -45,7 +46,8 @@ def commanded() -> dict[str, Any]:
         given: dict[str, Any] = json.loads(COMMANDS.read_text())
     except (OSError, ValueError):
         return {}
-    return given if given.get("only") in (None, MODE) else {}
+    meant = given.get("only") in (None, MODE) and given.get("pid") in (None, os.getpid())
+    return given if meant else {}
 
 
 def say(text: str) -> None:
