@@ -24,7 +24,7 @@ def test_the_new_server_does_not_come_up(
     """The new server crashes or hangs at its start: the old one comes back, the run fails with the journal's words."""
     before = mode_of(host)
     host.misbehave(only=OTHER[before], **how)
-    done = road.run(f"{OTHER[before]}.yml")
+    done = road.run(f"{OTHER[before]}.yml", "-e", '{"sglang_server_start_timeout": 12}')
     assert_failed(done, code, words, f"again\n({before}, SGLang")
     assert_serves(host, before)
 
