@@ -177,6 +177,7 @@ from ansible.module_utils.aerie.accept.agreement import (
 from ansible.module_utils.aerie.accept.model_identity import config_fingerprint, fingerprint
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import read_json, write_json
+from ansible.module_utils.aerie.instance.host_errors import host_error
 from ansible.module_utils.aerie.instance.state import now
 from ansible.module_utils.basic import AnsibleModule
 
@@ -243,6 +244,8 @@ def main() -> None:
         result, error = run(module.params)
     except AerieError as failure:
         module.fail_json(**failure.as_result())
+    except OSError as error:
+        module.fail_json(**host_error(error).as_result())
     if error is not None:
         module.fail_json(**result, **error.as_result())
     module.exit_json(**result)

@@ -228,6 +228,7 @@ import time
 from typing import Any
 
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.instance.host_errors import host_error
 from ansible.module_utils.aerie.release.host import missing
 from ansible.module_utils.aerie.release.install import Request, is_installed, present, verified
 from ansible.module_utils.basic import AnsibleModule
@@ -324,6 +325,8 @@ def main() -> None:
         result["missing"] = lacking
     except AerieError as error:
         module.fail_json(**error.as_result())
+    except OSError as error:
+        module.fail_json(**host_error(error).as_result())
     if not module._diff:
         result.pop("diff")
     module.exit_json(**result)

@@ -92,6 +92,7 @@ waited_s:
 
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance import lease_host
+from ansible.module_utils.aerie.instance.host_errors import host_error
 from ansible.module_utils.aerie.instance.state import InstanceStore
 from ansible.module_utils.aerie.strangers.takeover import Takeover
 from ansible.module_utils.basic import AnsibleModule
@@ -134,6 +135,8 @@ def main() -> None:
         module.exit_json(**step(module.params, check=module.check_mode))
     except AerieError as error:
         module.fail_json(**error.as_result())
+    except OSError as error:
+        module.fail_json(**host_error(error).as_result())
 
 
 if __name__ == "__main__":
