@@ -88,20 +88,41 @@ def test_points_are_the_recorded_runs_boundaries_and_the_middle_of_what_changes(
     points = load("points")
     found = points.points_of("debug", events)
     assert [one.name for one in found if not one.delay] == [
-        "debug: before 1 Take the lease",
-        "debug: before 3 Stop the old server",
-        "debug: before 4 Give the lease back",
-        "debug: before 5 Tell the pipeline",
+        "debug: before Take the lease",
+        "debug: before Stop the old server",
+        "debug: before Give the lease back",
+        "debug: before Tell the pipeline",
     ]
-    assert [(one.n, one.how, one.delay) for one in found if one.delay] == [
-        (1, "inside", 0.5),
-        (1, "everything, inside", 0.8),
-        (3, "inside", 2.0),
-        (3, "everything, inside", 3.2),
+    assert [(one.task, one.how, one.delay) for one in found if one.delay] == [
+        ("Take the lease", "inside", 0.5),
+        ("Take the lease", "everything, inside", 0.8),
+        ("Stop the old server", "inside", 2.0),
+        ("Stop the old server", "everything, inside", 3.2),
     ]
-    assert sorted(map(str, points.spread(found))) == sorted(map(str, found))
     done = {found[0].name: {"wrong": "", "hit": False}, found[-1].name: {"wrong": "x", "hit": True}}
     assert points.told(found, done).startswith("1 of 2 kills converge: 1 at a boundary, 0 of the controller")
     assert points.told(found, done).endswith(
         "(1 of the latter two before the module had answered); 6 not run"
     )
+    twice = [*events, event(6, "task", 8.0, name="gpu_host : Stop the old server"), event(6, "ok", 9.0)]
+    twice += [event(7, "task", 9.0, name="sglang_server : Give the lease back"), event(7, "ok", 9.0)]
+    with pytest.raises(ValueError, match="Stop the old server"):
+        points.points_of("debug", twice)
+
+
+def test_kills_come_in_rows_of_one_kind_in_the_order_of_the_road(load: Any) -> None:
+    points = load("points")
+    all_of_them = [
+        points.Point(mode, str(n), 0.0 if how == points.BOUNDARY else 1.0, how)
+        for mode in ("debug", "production")
+        for how in (points.BOUNDARY, points.INSIDE)
+        for n in range(25 if how == points.BOUNDARY else 3)
+    ]
+    rows = points.chains_of(all_of_them)
+    assert sorted(one.name for row in rows for one in row) == sorted(one.name for one in all_of_them)
+    assert [row[0].mode for row in rows] == ["debug", "production"] * 4
+    for row in rows:
+        assert len(row) <= points.LONGEST
+        assert len({(one.mode, one.how) for one in row}) == 1
+        assert [int(one.task) for one in row] == sorted(int(one.task) for one in row)
+    assert points.chains_of([]) == []

@@ -1,6 +1,6 @@
 """Callback: write each task's start as a JSON line, and kill ansible-playbook itself with SIGKILL where it is told to.
 
-AERIE_EVENTS: the file. AERIE_KILL_AT: number of the task start (from 0). AERIE_KILL_DELAY: seconds after that start; 0
+AERIE_EVENTS: the file. AERIE_KILL_AT: name of the task, without its role. AERIE_KILL_DELAY: seconds after that start; 0
 kills at the boundary, before the task, more than 0 in the middle of it. AERIE_KILL_ALL: its children die with it.
 """
 
@@ -43,13 +43,13 @@ class CallbackModule(CallbackBase):
         super().__init__()
         self.count = 0
         self.events = Path(os.environ["AERIE_EVENTS"])
-        self.kill_at = int(os.environ.get("AERIE_KILL_AT", "-1"))
+        self.kill_at = os.environ.get("AERIE_KILL_AT", "")
         self.delay = float(os.environ.get("AERIE_KILL_DELAY", "0"))
         self.everything = bool(os.environ.get("AERIE_KILL_ALL"))
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         self.write({"event": "task", "n": self.count, "name": task.get_name(), "action": task.action})
-        if self.count == self.kill_at:
+        if self.kill_at and task.get_name().rpartition(" : ")[2] == self.kill_at:
             self.kill()
         self.count += 1
 
