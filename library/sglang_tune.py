@@ -49,6 +49,10 @@ options:
   result:
     description: What C(sglang_benchmark) returned, with O(state=recorded).
     type: dict
+  ran:
+    description: What C(sglang_deployment_info) said of the instance after the measurement, with O(state=recorded).
+      Figures of a deployment that is not there any more are a failure; which all-reduce ran is kept.
+    type: dict
   failure:
     description: Why there is no result, with O(state=recorded).
     type: dict

@@ -11,11 +11,12 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.aerie.files import read_json, write_json
+from ansible.module_utils.aerie.measure.tune_errors import REPLACED, WITHOUT_EFFECT
 
 REQUEST, LINES, RESULTS = "sweep.json", "results.jsonl", "results.json"
 
@@ -84,6 +85,28 @@ def lines(place: Path) -> list[dict[str, Any]]:
         if isinstance(record, dict) and "setting" in record:
             found.append(record)
     return found
+
+
+def check_measured(
+    known: Sequence[Mapping[str, Any]], setting: Mapping[str, Any], digest: str, ran: Mapping[str, Any]
+) -> None:
+    """Raise an ``AerieError`` when a measurement is not one of its setting.
+
+    known: the journal's lines. digest: of the deployment that was measured. ran: what the host said afterwards.
+    """
+    if not digest:
+        return
+    if ran and ran.get("digest") != digest:
+        raise REPLACED.error(
+            f"deployment {digest} was measured, and {ran.get('digest') or 'no deployment'} is there afterwards",
+            next="see who else changes the instance (its lease, its journal), and run again",
+        )
+    for line in known:
+        if line.get("digest") == digest and line["setting"]["key"] != setting["key"]:
+            raise WITHOUT_EFFECT.error(
+                f"the deployment is the very one of {line['setting']['name']}",
+                next="take sglang_server_speculative, _arguments and _environment out of -e, into the inventory",
+            )
 
 
 def code_in(message: str) -> str:

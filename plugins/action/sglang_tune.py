@@ -92,26 +92,27 @@ class ActionModule(ActionBase):
     def _recorded(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         place = Path(str(args["directory"]))
         measured = args.get("result") or {}
+        setting, digest = dict(args["setting"]), str(args.get("digest") or "")
+        ran = args.get("ran") or {}
         failure = args.get("failure") or {}
-        setting = dict(args["setting"])
-        twin = _twin(journal.lines(place), setting, str(args.get("digest") or ""))
-        if twin and not failure:
-            failure = {
-                "code": "tune-setting-without-effect",
-                "message": f"the deployment is the very one of {twin}: a variable set with -e beats the setting",
-            }
+        try:
+            if not failure:
+                journal.check_measured(journal.lines(place), setting, digest, ran)
+        except AerieError as error:
+            failure = {"code": error.kind.code, "message": error.message()}
         if failure and not failure.get("code"):
             failure = {**failure, "code": journal.code_in(str(failure.get("message") or ""))}
-        keep = ("batches", "acceptance", "prompt_set", "generator", "profile", "trace", "all_reduce")
+        keep = ("batches", "acceptance", "prompt_set", "generator", "profile", "trace")
+        result = {name: measured[name] for name in keep if name in measured}
         record = {
             "v": 1,
             "t": round(time.time(), 1),
             "setting": setting,
             "status": "failed" if failure else "measured",
-            "digest": str(args.get("digest") or ""),
+            "digest": digest,
             "seconds": round(time.time() - float(args["since"]), 1),
             "failure": failure,
-            "result": {} if failure else {name: measured[name] for name in keep if name in measured},
+            "result": {} if failure else {**result, "all_reduce": ran.get("all_reduce")},
         }
         journal.append(place, record)
         outcome = f"failed, {failure.get('code') or failure.get('message')}" if failure else ""
@@ -143,20 +144,6 @@ class ActionModule(ActionBase):
 def _loaded(place: Path) -> tuple[Sweep, list[Record]]:
     request = json.loads((place / journal.REQUEST).read_text(encoding="utf-8"))
     return Sweep.from_dict(request), [Record.from_dict(line) for line in journal.lines(place)]
-
-
-def _twin(lines: list[dict[str, Any]], setting: dict[str, Any], digest: str) -> str:
-    """Name of another setting that was measured as the same deployment, or nothing."""
-    if not digest:
-        return ""
-    return next(
-        (
-            line["setting"]["name"]
-            for line in lines
-            if line.get("digest") == digest and line["setting"]["key"] != setting["key"]
-        ),
-        "",
-    )
 
 
 def _speedups(results: dict[str, Any]) -> dict[str, Any]:

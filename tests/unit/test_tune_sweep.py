@@ -266,6 +266,25 @@ def test_a_killed_sweep_goes_on_and_a_finished_one_does_not(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("key", "digest", "now", "code"),
+    [
+        ("2", "aa", {"digest": "aa"}, "tune-setting-without-effect"),
+        ("2", "bb", {"digest": "cc"}, "tune-server-replaced"),
+        ("2", "bb", {"digest": ""}, "tune-server-replaced"),
+    ],
+)
+def test_figures_of_another_deployment_are_none_of_the_setting(
+    key: str, digest: str, now: dict[str, str], code: str
+) -> None:
+    known = [{"digest": "aa", "setting": {"key": "1", "name": "one"}}]
+    journal.check_measured(known, {"key": "1"}, "aa", {"digest": "aa"})  # measured again
+    journal.check_measured(known, {"key": "2"}, "bb", {})
+    with pytest.raises(AerieError) as caught:
+        journal.check_measured(known, {"key": key}, digest, now)
+    assert caught.value.kind.code == code
+
+
+@pytest.mark.parametrize(
     "change", [{"host": "gpu2"}, {"server": {"release": "0.5.22"}}, {"load": {"prompts": 8}}]
 )
 def test_other_requests_share_no_measurements(tmp_path: Path, change: dict[str, Any]) -> None:

@@ -22,6 +22,15 @@ HOST_PRESET = ErrorKind(
     "An NCCL preset replaces the variables of one instance, and the same variables are set for the whole host: what "
     "would run is not what the preset's name says.",
 )
+WITHOUT_EFFECT = ErrorKind(
+    "tune-setting-without-effect",
+    "A setting was deployed as the very deployment of another one: a variable given with -e beats what the sweep sets.",
+)
+REPLACED = ErrorKind(
+    "tune-server-replaced",
+    "Another deployment, or none, ran at the end of a measurement than was measured: another run, or a person, changed "
+    "the instance meanwhile, so the figures are of no setting.",
+)
 BAD_LENGTHS = ErrorKind(
     "tune-lengths-invalid",
     "A chain length is a whole number of draft steps, from 1 up; there is nothing to choose.",
