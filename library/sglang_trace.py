@@ -47,9 +47,9 @@ options:
     type: int
     default: 1
   max_new_tokens:
-    description: Tokens of each request. They have to last until the trace is over.
+    description: Tokens of each request. They have to last until the trace is over. When left out, enough for O(steps)
+      and 32 cycles more, in which all drafts are accepted.
     type: int
-    default: 512
   timeout:
     description: Seconds for everything.
     type: float
@@ -154,11 +154,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "user": {"type": "str"},
     "steps": {"type": "int", "default": 10},
     "batch": {"type": "int", "default": 1},
-    "max_new_tokens": {"type": "int", "default": 512},
+    "max_new_tokens": {"type": "int"},
     "timeout": {"type": "float", "default": 300.0},
     "progress_file": {"type": "path"},
 }
 PROMPTS = 16
+SPARE_CYCLES = 32
+"""Between the first cycle that is seen and the begin of the trace."""
 
 
 def run(params: dict[str, Any]) -> dict[str, Any]:
@@ -167,13 +169,15 @@ def run(params: dict[str, Any]) -> dict[str, Any]:
     client, admin = HttpClient(params["url"], client_key(*keys)), HttpClient(params["url"], admin_key(*keys))
     progress = ProgressFile(Path(params["progress_file"]) if params["progress_file"] else None, 1)
     progress.begin("asking the server")
+    settings = server_settings(client, 20.0)
+    enough = (params["steps"] + SPARE_CYCLES) * (settings.draft_tokens or 4)
     job = TraceJob(
         events=Path(params["events"]),
         batch=params["batch"],
         steps=params["steps"],
-        max_new_tokens=params["max_new_tokens"],
+        max_new_tokens=params["max_new_tokens"] or enough,
         timeout=params["timeout"],
-        ranks=server_settings(client, 20.0).ranks,
+        ranks=settings.ranks,
         user=params["user"],
     )
     place, ranks = run_trace(client, admin, job, choose_prompts(PROMPTS).texts(), progress.say)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,3 +168,24 @@ def test_the_time_is_bounded() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(4.9, "4s"), (72, "1m12s"), (3725, "1h02m")])
 def test_durations(seconds: float, text: str) -> None:
     assert watched.duration(seconds) == text
+
+
+def test_a_terminal_s_line_ends_do_not_count() -> None:
+    """`ssh -tt` writes two bytes for each line end: counted, the next line would lose its first ones and be dropped."""
+    file = ""
+    action = watched.ActionModule.__new__(watched.ActionModule)
+    action._connection = SimpleNamespace(_shell=SimpleNamespace(quote=str))
+
+    def execute(command: str, **_: Any) -> dict[str, str]:
+        offset = int(re.search(r"\+(\d+)", command).group(1)) - 1  # type: ignore[union-attr]
+        gone = "\nPROCESS GONE\n" if len(said) == 4 else ""
+        return {"stdout": (file[offset:] + gone).replace("\n", "\r\n")}
+
+    action._low_level_execute_command = execute
+    progress, said = watched.Progress(), []
+    for text in ("one", "two", "three", "four", ""):
+        file += line(text) if text else ""
+        found, alive = action._read_progress("/tmp/p", progress.offset, 7)
+        said += progress.feed(found)
+    assert said == ["one", "two", "three", "four"]
+    assert alive is False
