@@ -290,7 +290,7 @@ class ActionModule(ActionBase):
         probe = f"; test -d /proc/{int(pid)} || printf '\\nPROCESS GONE\\n'" if pid else ""
         command = f"tail -c +{offset + 1} {quoted} 2>/dev/null{probe}"
         answer = self._low_level_execute_command(command, sudoable=True)
-        # ssh gives the command a terminal (-tt), which writes \r\n for \n; counted, the next look would begin too far on.
+        # ssh gives the command a terminal (-tt), which writes \r\n for \n. Counted, the next look would begin too late.
         text = str(answer.get("stdout", "")).replace("\r\n", "\n")
         marker = "\nPROCESS GONE\n"
         if not pid:
