@@ -151,5 +151,5 @@ def _speedups(results: dict[str, Any]) -> dict[str, Any]:
     return {
         s["digest"]: {size: b["speedup"] for size, b in s["batches"].items() if b["speedup"]}
         for s in results["settings"]
-        if s["status"] == "measured" and s["digest"] and s["steps"] > 0
+        if s["status"] == "measured" and s["kind"] != "again" and s["digest"] and s["steps"] > 0
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from ansible.module_utils.aerie_reports.analysis import analyse
 from ansible.module_utils.aerie_reports.sweep import Record
 from ansible.module_utils.aerie_reports.tables import table
 
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 from test_tune_sweep import play, request
 
@@ -79,3 +82,19 @@ def test_parts_of_a_cycle_and_ranks() -> None:
     ]
     assert {len(row["cells"]) for row in found["rows"] if not row["group"]} == {len(found["heads"])}
     assert table({"kind": "profile", "profile": [], "trace": None}) is None
+
+
+def test_the_gate_s_record_is_what_the_verdict_says() -> None:
+    """The measurement at the end is of the same deployment, and only shows drift."""
+    spec = importlib.util.spec_from_file_location(
+        "tune_action", ROOT / "plugins" / "action" / "sglang_tune.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    action = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(action)
+    sweep, records = play(request(kind="benchmark", batch_sizes=[1, 8]))
+    records[-1] = replace(records[-1], digest=records[0].digest)
+    found = analyse(sweep, batches(records, 1.2))
+    (kept,) = action._speedups(found).values()
+    assert kept == {size: at["speedup"] for size, at in found["settings"][0]["batches"].items()}

@@ -49,7 +49,8 @@ def judge(speedups: Mapping[str, Any], digest: str, required: float, batch: int 
     raise BELOW.error(
         f"speculation gives {figure}, which is not shown to be at least {required:g}",
         evidence=[f"deployment {digest}"],
-        next="ansible-playbook playbooks/tune.yml, or set sglang_server_speculative: {} to serve without a draft",
+        next="ansible-playbook playbooks/benchmark.yml with more sglang_tune_prompts if the interval is wide, "
+        "playbooks/tune.yml for another setting, or sglang_server_speculative: {} to serve without a draft",
     )
 
 
