@@ -26,9 +26,19 @@ PLANS: dict[str, tuple[str, ...]] = {
     # Once the host is up and before SGLang is there.
     "empty": ("gpu-idle", "foreign", "probes"),
     "one": (
-        *("production", "gpu-held", "again", "status", "hardening", "foreign-road"),
+        *("production", "gpu-held", "again", "status", "hardening"),
         *("wiring", "kills+crash", "wiring-stop", "speed-up", "speed", "speed-stop"),
-        *("time-to-ready", "round-1", "tune", "oom", "round-2", "profile", "benchmark", "round-3"),
+        *(
+            "time-to-ready",
+            "round-1",
+            "tune",
+            "foreign-road",
+            "oom",
+            "profile",
+            "round-2",
+            "benchmark",
+            "round-3",
+        ),
     ),
     "two": (
         *("two-refused", "two-production", "two-held", "two-kill", "two-round", "two-nccl"),
@@ -37,8 +47,8 @@ PLANS: dict[str, tuple[str, ...]] = {
     # After "two" on the same machine: one card for the instance, the other for the side instances (inventory-apart).
     "apart": (
         *("production", "again", "hardening", "foreign-road"),
-        *("tune+wiring/kills/wiring-stop/speed-up", "speed"),
-        *("round-1/crash+profile", "speed-stop", "time-to-ready", "oom", "round-2", "benchmark"),
+        *("round-1/crash/oom+wiring/kills/would-block/wiring-stop/speed-up", "speed", "speed-stop"),
+        *("time-to-ready", "tune", "profile", "round-2", "benchmark"),
     ),
     "first-day": (
         *("gpu-idle", "check-virgin", "production", "gpu-held", "again", "check-running", "status"),

@@ -198,8 +198,8 @@ def kills(context: Context) -> Outcome:
 
 
 STEPS = (
-    Step("foreign", 40, "holders inside and outside the host are found on the empty card", foreign),
-    Step("kills", 150, "launcher, scheduler and detokenizer killed", kills, ("wiring",)),
+    Step("foreign", 25, "holders inside and outside the host are found on the empty card", foreign),
+    Step("kills", 130, "launcher, scheduler and detokenizer killed", kills, ("wiring",)),
     Step(
         "oom",
         110,
@@ -208,7 +208,5 @@ STEPS = (
         ("production",),
     ),
     Step("crash", 110, "a crash during graph capture, and back", crash_in_capture, ("production",)),
-    Step(
-        "foreign-road", 120, "somebody else holds memory during a transition", foreign_road, ("production",)
-    ),
+    Step("foreign-road", 45, "somebody else holds memory during a transition", foreign_road, ("production",)),
 )

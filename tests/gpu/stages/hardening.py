@@ -90,10 +90,10 @@ def would_block(context: Context) -> Outcome:
 
 
 STEPS = (
-    Step("hardening", 15, "exposure, what works in the sandbox, what it refused", work, ("production",)),
+    Step("hardening", 10, "exposure, what works in the sandbox, what it refused", work, ("production",)),
     Step(
         "would-block",
-        60,
+        75,
         "system calls outside the filter, logged by a start without it",
         would_block,
         ("wiring",),

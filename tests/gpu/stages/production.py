@@ -65,20 +65,20 @@ STEPS = (
         passed,
     ),
     command_step(
-        "production", 220, "production.yml: install, deploy, gates", playbook("production.yml"), changed
+        "production", 170, "production.yml: install, deploy, gates", playbook("production.yml"), changed
     ),
     command_step(
-        "gpu-held", 15, "GPU memory while it serves: the holder is named", inside(0), held, ("production",)
+        "gpu-held", 10, "GPU memory while it serves: the holder is named", inside(0), held, ("production",)
     ),
     command_step(
         "again",
-        30,
+        15,
         "production.yml again: nothing changes",
         playbook("production.yml"),
         unchanged,
         ("production",),
     ),
-    command_step("status", 15, "status.yml", playbook("playbooks/status.yml"), passed, ("production",)),
+    command_step("status", 12, "status.yml", playbook("playbooks/status.yml"), passed, ("production",)),
 )
 
 # The rest of the first day's road; not part of a whole run, since debug and back show more.

@@ -142,7 +142,7 @@ def round_of(number: int) -> Step:
         )
 
     return Step(
-        f"round-{number}", 110, f"production -> debug -> production, round {number}", work, ("production",)
+        f"round-{number}", 145, f"production -> debug -> production, round {number}", work, ("production",)
     )
 
 

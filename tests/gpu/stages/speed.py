@@ -243,10 +243,10 @@ def judge_ready(found: dict[str, Any]) -> Outcome:
 
 
 STEPS = (
-    Step("speed-up", 120, "ten chains, baseline and eager twins, side by side", up, ("production",)),
-    Step("speed", 150, "batch 1, 8, 32 in turns, by hand among them", measure, ("speed-up",)),
+    Step("speed-up", 150, "ten chains, baseline and eager twins, side by side", up, ("production",)),
+    Step("speed", 190, "batch 1, 8, 32 in turns, by hand among them", measure, ("speed-up",)),
 )
-AFTER = Step("speed-stop", 30, "the speed instances are stopped", down)
+AFTER = Step("speed-stop", 15, "the speed instances are stopped", down)
 READY = Step(
-    "time-to-ready", 130, "starts by Aerie's unit and by hand, in turns", time_to_ready, ("production",)
+    "time-to-ready", 80, "starts by Aerie's unit and by hand, in turns", time_to_ready, ("production",)
 )

@@ -392,12 +392,12 @@ def _each(done: Done, hosts: list[str]) -> str | None:
 
 
 STEPS = (
-    Step("two-refused", 60, "no start without one of the three variables", refused_without),
-    Step("two-production", 180, "production at TP 2, twice", production_two, ("two-refused",)),
+    Step("two-refused", 65, "no start without one of the three variables", refused_without),
+    Step("two-production", 85, "production at TP 2, twice", production_two, ("two-refused",)),
     Step("two-held", 10, "both cards are held", held_two, ("two-production",)),
-    Step("two-round", 120, "production -> debug -> production at TP 2", round_two, ("two-production",)),
-    Step("two-nccl", 150, "NCCL's presets in profile mode, in turns", nccl, ("two-production",)),
+    Step("two-round", 150, "production -> debug -> production at TP 2", round_two, ("two-production",)),
+    Step("two-nccl", 140, "NCCL's presets in profile mode, in turns", nccl, ("two-production",)),
     Step("two-kill", 125, "one scheduler of two killed", scheduler_killed, ("two-production",)),
-    Step("two-second-card", 60, "both free but for the second card", second_card, ("two-production",)),
-    Step("two-cards", 120, "two instances, one a card", cards, ("two-production",)),
+    Step("two-second-card", 30, "both free but for the second card", second_card, ("two-production",)),
+    Step("two-cards", 200, "two instances, one a card", cards, ("two-production",)),
 )

@@ -164,5 +164,5 @@ def clear(context: Context) -> Outcome:
     return Outcome(None if done.status == 0 else f"exit status {done.status}")
 
 
-STEPS = (Step("wiring", 150, "each wrong draft: which check stops it", work, ("production",)),)
+STEPS = (Step("wiring", 110, "each wrong draft: which check stops it", work, ("production",)),)
 AFTER = Step("wiring-stop", 25, "the wiring instances are stopped", clear)
