@@ -94,6 +94,8 @@ def readme(record: dict[str, Any], what: str) -> str:
 def keep(out: Path, what: str, results: Path) -> Path:
     """Write the record of ``out`` below ``results``; returns its directory."""
     record = json.loads((out / "record.json").read_text())
+    if "rehearsal" in record:
+        raise SystemExit("keep: a rehearsal's figures are those of doubles; there is nothing to keep")
     place = results / f"{record['date'][:10]}-{what}"
     place.mkdir(parents=True)
     for name in ("record.json", "record.md"):

@@ -146,12 +146,14 @@ def load_record(commit: str) -> dict[str, Any]:
         return dict(json.loads((RUN / "record.json").read_text()))
     except (OSError, ValueError):
         today = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        return {"date": today, "commit": commit, "release": RELEASE, "machine": machine(), "steps": []}
+        made = {"date": today, "commit": commit, "release": RELEASE, "machine": machine(), "steps": []}
+        return made | ({"rehearsal": os.environ.get("AERIE_GPU_SERVER", "engine")} if REHEARSAL else {})
 
 
 def markdown(record: dict[str, Any], names: list[str]) -> str:
     lines = [
-        f"# SGLang 0.5.17 with EAGLE-3 on a GPU host, {record['date'][:10]}",
+        f"# {'Rehearsal with doubles: ' if 'rehearsal' in record else ''}SGLang {record['release']} with EAGLE-3 on a GPU "
+        f"host, {record['date'][:10]}",
         "",
         f"Commit {record['commit'] or 'not given'}; GPU {record['machine']['gpu']}; "
         f"kernel {record['machine']['kernel']}.",
