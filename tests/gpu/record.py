@@ -151,9 +151,9 @@ def load_record(commit: str) -> dict[str, Any]:
 
 
 def markdown(record: dict[str, Any], names: list[str]) -> str:
+    doubles = "Rehearsal with doubles: " if "rehearsal" in record else ""
     lines = [
-        f"# {'Rehearsal with doubles: ' if 'rehearsal' in record else ''}SGLang {record['release']} with EAGLE-3 on a GPU "
-        f"host, {record['date'][:10]}",
+        f"# {doubles}SGLang {record['release']} with EAGLE-3 on a GPU host, {record['date'][:10]}",
         "",
         f"Commit {record['commit'] or 'not given'}; GPU {record['machine']['gpu']}; "
         f"kernel {record['machine']['kernel']}.",

@@ -7,6 +7,9 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,10 @@ import timeline
 from record import RELEASE
 from stages import PLANS, STEPS, faults, hardening, production, rounds, side, speed, two, wiring
 from stages.core import (
+    Context,
     Done,
+    Outcome,
+    Step,
     as_json,
     changed,
     codes,
@@ -409,6 +415,74 @@ def test_system_calls_are_counted() -> None:
     text = 'audit: type=1326 audit(1): comm="sglang::schedul" exe="/x" sig=0 syscall=203 compat=0\nother\n'
     assert hardening.blocked(text * 2) == {"203": 2}
     assert hardening.exposure("→ Overall exposure level for sglang-default.service: 1.9 OK 🙂") == 1.9
+
+
+def test_starts_are_compared_over_whole_pairs() -> None:
+    pairs = [{"aerie_s": 42.0, "by_hand_s": 40.0}, {"aerie_s": 41.0, "by_hand_s": None}]
+    fine = speed.judge_ready({"pairs": pairs})
+    assert (fine.why, fine.facts["ratio"]) == (None, 1.05)
+    assert speed.judge_ready({"pairs": [{"aerie_s": 43.0, "by_hand_s": 40.0}]}).why
+    assert "no pair" in str(speed.judge_ready({"error": "ssh"}).why)
+
+
+def test_a_rehearsal_is_kept_by_nobody(tmp_path: Path) -> None:
+    import keep
+
+    (tmp_path / "record.json").write_text(json.dumps({"date": "2026-11-29", "rehearsal": "double"}))
+    with pytest.raises(SystemExit, match="doubles"):
+        keep.keep(tmp_path, "x", tmp_path / "results")
+
+
+# ---- a call ----
+
+
+def made(name: str, why: str | None = None, after: tuple[str, ...] = ()) -> Step:
+    return Step(name, 1, name, lambda context: Outcome(why), after)
+
+
+def test_chains_go_on_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two steps that stand side by side wait for each other; the one that needs a failed one is left out."""
+    meet = threading.Barrier(2, timeout=10)
+
+    def waiting(context: Context) -> Outcome:
+        meet.wait()
+        return Outcome()
+
+    steps = [
+        Step("a", 1, "a", waiting),
+        Step("b", 1, "b", waiting),
+        made("c", "bad"),
+        made("d", None, ("c",)),
+    ]
+    monkeypatch.setattr(run, "BY_NAME", {step.name: step for step in steps})
+    monkeypatch.setattr(run, "UNSEEN", [step.name for step in steps])
+    monkeypatch.setattr(run, "RUN", tmp_path)
+    monkeypatch.setattr(run, "write", lambda *_: None)
+    record: dict[str, Any] = {"steps": [], "not_run": {}}
+    call = run.Run(record, [], tmp_path, time.monotonic() + 60, False, [])
+    call.group("a/c/d+b")
+    assert {one["name"]: one["ok"] for one in record["steps"]} == {"a": True, "b": True, "c": False}
+    assert record["not_run"] == {"d": "needs c"}
+
+
+def test_cards_apart_are_looked_at_apart() -> None:
+    """The second card is never empty; the first is, from 2 on."""
+    looks = [(1.0, [5, 5]), (2.0, [0, 5]), (4.0, [3, 5])]
+    text = "\n".join(
+        json.dumps({"t": t, "gpus": [{"used": used, "pids": []} for used in both]}) for t, both in looks
+    )
+    stamp = datetime.fromtimestamp
+    log = "\n".join(
+        f"{stamp(t):%Y-%m-%d %H:%M:%S},{int(t % 1 * 1000):03d} p=1 | TASK [{name}] ****"
+        for t, name in (
+            (1.0, "x : Stop the old server"),
+            (1.5, "x : Wait until the GPUs hold nothing"),
+            (3.0, "x"),
+        )
+    )
+    assert timeline.freed(text, log) == []
+    found = timeline.freed(text, log, [0])
+    assert [one["empty_to_next_task_s"] for one in found] == [1.0]
 
 
 # ---- what is kept ----
