@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ErrorKind
 from ..gpu import check as gpu_check
+from ..gpu.readings import MIB, Verdict, to_mib
 from ..processes import Listener
 from . import stranger
 from .process_tree import Member, read_table
@@ -28,6 +29,8 @@ GPUS_TAKEN = ErrorKind(
 
 # A process that has just ended is listed by the driver without being visible; a second look tells.
 LOOK_AGAIN_S = 2.0
+# Far above what a server's own contexts leave unattributed.
+UNATTRIBUTED_MIB = 256
 
 
 def on_ports(listeners: Sequence[Listener], members: Sequence[int]) -> list[tuple[int, str]]:
@@ -58,7 +61,20 @@ def on_gpus(look: Mapping[str, Any], members: Sequence[int]) -> list[tuple[int, 
 def _gpu_holders(options: gpu_check.Options, members: Sequence[int]) -> list[tuple[int, str]]:
     report = gpu_check.check(options, once=True, clock=time.monotonic, sleep=time.sleep)
     foreign = [one for one in report.holders if one.process.pid not in members]
-    return [(one.process.pid if one.who else 0, one.said().partition(", user ")[0]) for one in foreign]
+    found = [(one.process.pid if one.who else 0, one.said().partition(", user ")[0]) for one in foreign]
+    return found + [(0, text) for text in map(_nobodys, report.outcome.verdicts) if text]
+
+
+def _nobodys(verdict: Verdict) -> str:
+    """Memory beside a server's that no process explains: somebody outside the host's pid namespace holds it, and the
+    card would not be free when the server has gone. Nothing is said of a card without a process, which is not the
+    plan's matter, nor where the driver does not attribute memory (seen: 10 MiB unattributed for one server)."""
+    processes = [*verdict.counted, *verdict.ignored]
+    if not processes or verdict.leftover is None or any(one.used is None for one in processes):
+        return ""
+    if verdict.leftover <= UNATTRIBUTED_MIB * MIB * len(processes):
+        return ""
+    return f"{verdict.reading.label}: {to_mib(verdict.leftover)} MiB without a visible process"
 
 
 def gather(found: Sequence[tuple[int, str]], table: Mapping[int, Member] | None = None) -> list[Stranger]:
@@ -88,6 +104,7 @@ def approve_ports(found: Sequence[tuple[int, str]], allowed: Sequence[str]) -> l
     strangers, evidence, ways = _judge(found, allowed)
     if evidence:
         shown = ", ".join(dict.fromkeys(holds.partition(" (")[0] for _, holds in found))
+        ways = ways or ["on the machine itself, outside any container, as root: fuser -v /dev/nvidia*"]
         other = "or give the instance another sglang_server_port or sglang_server_rendezvous_port"
         raise PORT_TAKEN.error(
             f"{shown} is held by another process", evidence=evidence, next="; ".join([*ways, other])
@@ -99,6 +116,7 @@ def approve_gpus(found: Sequence[tuple[int, str]], allowed: Sequence[str]) -> li
     """The same of our GPUs. Raises gpus-taken."""
     strangers, evidence, ways = _judge(found, allowed)
     if evidence:
+        ways = ways or ["on the machine itself, outside any container, as root: fuser -v /dev/nvidia*"]
         other = "or give the instance other GPUs (sglang_server_gpus)"
         raise GPUS_TAKEN.error(
             "the instance's GPUs are held by processes that are not its own",
