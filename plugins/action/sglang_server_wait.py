@@ -15,6 +15,15 @@ SAY_AGAIN_S = 15.0
 SILENCE_S = 120.0
 
 
+def as_failure(message: str) -> dict[str, Any]:
+    """The message, and the error in it as modules return theirs: {code, what, evidence, next}."""
+    head, *rest = message.splitlines()
+    what, _, code = head.rpartition(" [")
+    told = {"evidence": [line.strip() for line in rest if line.startswith("  ")]}
+    following = next((line.removeprefix("Next: ") for line in rest if line.startswith("Next: ")), "")
+    return {"msg": message, "error": {"code": code.rstrip("]"), "what": what, **told, "next": following}}
+
+
 class ActionModule(ActionBase):
     """Short looks instead of one long call: a connection that drops costs one look."""
 
@@ -62,7 +71,7 @@ class ActionModule(ActionBase):
                 self._say(task_vars, f"{text} ({waited:.0f} s)")
                 said, said_at = text, time.monotonic()
             if waited > timeout:
-                return {**result, "failed": True, "msg": self._too_late(arguments, result, waited)}
+                return {**result, "failed": True, **as_failure(self._too_late(arguments, result, waited))}
             arguments |= self._further(result)
             if not self.HOLD_S:
                 time.sleep(PAUSE_S)
