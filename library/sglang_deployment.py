@@ -19,10 +19,12 @@ options:
       - V(built) makes the deployment's directory.
       - V(stopped) asks systemd to stop the unit; it does not wait. With O(disable) also not started at boot.
       - V(started) makes the deployment current, writes the unit and asks systemd to start it; it does not wait.
+      - V(rewritten) writes the unit and the record of a server that runs on, where only lines differ that need no
+        restart (how it is stopped or started again), and has systemd read it.
       - V(accepted) records that the gates passed, enables the unit at boot, removes deployments beyond O(keep).
       - V(failed) records O(failure), stops the unit and says which accepted deployment can be gone back to.
     type: str
-    choices: [planned, built, stopped, started, accepted, failed]
+    choices: [planned, built, stopped, started, rewritten, accepted, failed]
     default: planned
   instance:
     description: Name of the instance; part of unit and path names.
@@ -160,6 +162,17 @@ options:
     description: Seconds that a start may take.
     type: int
     default: 1800
+  stop_timeout:
+    description: Seconds that systemd gives the unit to stop, also one that was started with another time. 0 as it is.
+    type: int
+    default: 0
+  gate:
+    description:
+      - What the gates are asked today, kept with the acceptance. A server that was accepted with less is measured again
+        without a restart. V(min_accept_length), V(soak_requests), V(agreement_margin), V(prompts), V(max_new_tokens),
+        V(prompts_file), V(chat_template).
+    type: dict
+    default: {}
   keep:
     description: How many deployments to keep besides the current one.
     type: int
@@ -229,7 +242,7 @@ digest:
   type: str
   returned: always
 plan:
-  description: "What is needed: V(build), V(restart), V(gates), V(enable), V(changed), and the V(reasons)."
+  description: "What is needed: V(build), V(restart), V(unit), V(gates), V(enable), V(changed), and the V(reasons)."
   type: dict
   returned: always
 summary:
@@ -258,6 +271,10 @@ gated:
   description: What the gates have to know of the server, from its record.
   type: dict
   returned: with O(state=planned)
+ended:
+  description: The unit was stopped already and has no process left, so there is nothing to wait for.
+  type: bool
+  returned: with O(state=stopped)
 candidates:
   description: The accepted deployments that the host remembers, and what keeps each from being started (V(missing)).
   type: list
@@ -334,7 +351,7 @@ def main() -> None:
         argument_spec={
             "state": {
                 "type": "str",
-                "choices": ["planned", "built", "stopped", "started", "accepted", "failed"],
+                "choices": ["planned", "built", "stopped", "started", "rewritten", "accepted", "failed"],
                 "default": "planned",
             },
             "instance": {"type": "str", "default": "default"},
@@ -367,6 +384,8 @@ def main() -> None:
             "takeover": {"type": "list", "elements": "str", "default": []},
             "gpu_look": {"type": "dict", "default": {}},
             "start_timeout": {"type": "int", "default": 1800},
+            "stop_timeout": {"type": "int", "default": 0},
+            "gate": {"type": "dict", "default": {}},
             "keep": {"type": "int", "default": 2},
             "disable": {"type": "bool", "default": False},
             "gates": {"type": "dict", "default": {}},

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomic(path: Path, text: str | bytes, *, mode: int = 0o644, uid: int = 0, gid: int = 0) -> None:
-    """Replace ``path`` by ``text`` with the given mode and owner, synced before it is renamed into place."""
+def write_atomic(
+    path: Path,
+    text: str | bytes,
+    *,
+    mode: int = 0o644,
+    uid: int = 0,
+    gid: int = 0,
+    mtime_ns: int | None = None,
+) -> None:
+    """Replace ``path`` by ``text`` with the given mode, owner and time, synced before it is renamed into place."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     fresh = Path(name)
     try:
@@ -22,15 +30,18 @@ def write_atomic(path: Path, text: str | bytes, *, mode: int = 0o644, uid: int =
         fresh.chmod(mode)
         if os.geteuid() == 0:
             os.chown(name, uid, gid)
+        if mtime_ns is not None:
+            os.utime(name, ns=(mtime_ns, mtime_ns))
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
 
 
-def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
+def write_json(path: Path, value: Any, *, mode: int = 0o644, mtime_ns: int | None = None) -> None:
     """:func:`write_atomic` for JSON, readable by people."""
-    write_atomic(path, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n", mode=mode)
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    write_atomic(path, text, mode=mode, mtime_ns=mtime_ns)
 
 
 def read_json(path: Path) -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from ansible.module_utils.aerie.instance.plan import Plan, duration, make_plan, summary
 from ansible.module_utils.aerie.instance.reality import Reality
-from ansible.module_utils.aerie.instance.spec import resolved
+from ansible.module_utils.aerie.instance.spec import Spec, resolved
 from ansible.module_utils.aerie.instance.state import ACCEPTED, STOPPED, SWITCHED, InstanceState
 from ansible.module_utils.aerie.processes import Listener, Process
 from ansible.module_utils.aerie.systemd import UnitState
-from spec_made import spec
+from spec_made import SETTINGS, spec
 
 DIRECTORY = "/var/lib/sglang/default/deployments/"
 WANTED = spec()
@@ -115,6 +115,51 @@ def test_drift_and_failures_restart_with_their_reason(seen: Reality, reason: str
     assert result.restart
     assert result.gates
     assert reason in " / ".join(result.reasons)
+
+
+STOPS = spec(unit_template=SETTINGS["unit_template"] + "TimeoutStopSec=195\n")
+STOPS_LATER = spec(unit_template=SETTINGS["unit_template"] + "TimeoutStopSec=675\n")
+
+
+def unit_plan(recorded: Spec, wanted: Spec, on_disk: Spec, **of_unit: Any) -> Plan:
+    """The plan for a server that runs, by what the record, the settings and the unit file say."""
+    text = resolved(on_disk.as_dict(), DIRECTORY + wanted.digest)["unit"]
+    seen = replace(RUNNING, unit_text=text, running=wanted.digest, unit=replace(UNIT, **of_unit))
+    return make_plan(
+        wanted.digest, wanted.as_dict(), recorded.as_dict(), InstanceState(phase=ACCEPTED, accepted=wanted.digest),
+        seen, built=True, deployment=DIRECTORY + wanted.digest, start_timeout=600,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recorded", "on_disk", "of_unit", "reason"),
+    [
+        (STOPS, STOPS, {}, "unit file: without TimeoutStopSec=195, with TimeoutStopSec=675"),
+        (STOPS, STOPS_LATER, {}, "unit file: without TimeoutStopSec=195, with TimeoutStopSec=675"),
+        (STOPS_LATER, STOPS, {}, "unit file sglang-default.service differs in lines that need no restart"),
+        (STOPS_LATER, STOPS_LATER, {"needs_reload": True}, "systemd has not read the unit file"),
+    ],
+)
+def test_lines_that_no_running_server_sees_are_written_without_a_restart(
+    recorded: Spec, on_disk: Spec, of_unit: dict[str, Any], reason: str
+) -> None:
+    result = unit_plan(recorded, STOPS_LATER, on_disk, **of_unit)
+    assert (result.unit, result.restart, result.gates, result.build) == (True, False, False, False)
+    assert result.changed
+    assert reason in result.reasons[0]
+    lines = summary(result, RUNNING)
+    assert lines[0].endswith("; no restart needed")
+    assert lines[1] == "steps: write the unit"
+
+
+def test_a_restart_for_another_reason_brings_the_unit_along() -> None:
+    result = unit_plan(STOPS, STOPS_LATER, STOPS, drop_ins=("/etc/x.conf",))
+    assert (result.unit, result.restart) == (False, True)
+    assert len(result.reasons) == 2
+
+
+def test_a_unit_as_asked_is_left() -> None:
+    assert not unit_plan(STOPS, STOPS, STOPS).changed
 
 
 def test_a_changed_setting_restarts_and_is_named() -> None:

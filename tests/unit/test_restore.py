@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +266,47 @@ def test_the_reason_stays_after_the_way_back(
     assert (record.phase, record.accepted, record.failure) == (ACCEPTED, baseline, reason)
     assert record.history[0]["mode"] == "baseline"
     assert bool(record.history[0].get("rolled_back_from")) == rollback
+
+
+def test_a_server_that_is_measured_again_is_recorded_again(made: Made, told: list[tuple[str, ...]]) -> None:
+    """The record of an accepted server takes the new figures and what was asked; a step without figures leaves it."""
+    digest = made.specs["production"].digest
+    made.record.phase = ACCEPTED
+    made.record.history[0]["rolled_back_from"] = "f" * 16
+    for gates, figure in (({}, 2.5), ({"accept_length": 2.7}, 2.7)):
+        step = step_of(made, state="accepted", gates=gates, keep=2, gate={"min_accept_length": 2.2})
+        step.spec = made.specs["production"]
+        step_switch.accepted(step)
+        entry = made.store.load().history[0]
+        assert (entry["digest"], entry["gates"]["accept_length"]) == (digest, figure)
+    assert entry["asked"] == {"min_accept_length": 2.2}
+    assert entry["rolled_back_from"] == "f" * 16
+
+
+def test_the_record_keeps_the_time_of_its_build(made: Made) -> None:
+    """Source files younger than the record count as touched, so new lines of the unit must not make it younger."""
+    one = made.specs["production"]
+    path = made.directory("production") / "spec.json"
+    os.utime(path, ns=(10**18, 10**18))
+    wanted = replace(one, unit="# another comment\n" + one.unit)
+    assert wanted.digest == one.digest
+    deployment.renew_record(made.store, wanted)
+    assert (made.store.spec(one.digest) or {})["unit"] == wanted.unit
+    assert path.stat().st_mtime_ns == 10**18
+    assert (made.directory("production") / "unit.service").read_text().startswith("# another comment")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(90, "TimeoutStopSec=90\n"), (0, "TimeoutStopSec=195\n")])
+def test_a_stop_takes_the_time_that_is_asked_now(
+    made: Made, told: list[tuple[str, ...]], seconds: int, text: str, tmp_path: Path
+) -> None:
+    step = step_of(made, state="stopped", stop_timeout=seconds, disable=False)
+    step.store.unit_path = tmp_path / "a.service"
+    step.store.unit_path.write_text("TimeoutStopSec=195\n")
+    step_switch.stopped(step)
+    assert step.store.unit_path.read_text() == text
+    assert told == [
+        *([("daemon-reload",)] if seconds else []),
+        ("stop", "--no-block", "sglang-default.service"),
+    ]
+    assert step.found == {"ended": False}

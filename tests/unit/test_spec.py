@@ -10,7 +10,7 @@ import pytest
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance.desired import make_spec
 from ansible.module_utils.aerie.instance.difference import differences
-from ansible.module_utils.aerie.instance.spec import Release, resolved
+from ansible.module_utils.aerie.instance.spec import Release, digest_of, resolved
 from ansible.module_utils.aerie.release.rules import server_info_path, stop_signals, version_key
 from spec_made import MODELS, RELEASE, SETTINGS, spec
 from test_mode import entry
@@ -20,6 +20,23 @@ def test_order_of_settings_does_not_matter() -> None:
     one = spec(arguments={"tp_size": 8, "trust_remote_code": True})
     two = spec(arguments={"trust_remote_code": True, "tp-size": 8})
     assert one.digest == two.digest
+
+
+def test_what_systemd_takes_in_without_a_restart_is_no_part_of_the_digest() -> None:
+    template = SETTINGS["unit_template"]
+    old, new = (spec(unit_template=f"# {n}\n{template}TimeoutStopSec={n}\n") for n in (195, 200))
+    assert old.digest == new.digest
+    assert differences(old.as_dict(), new.as_dict()) == [
+        "unit file: without TimeoutStopSec=195, with TimeoutStopSec=200"
+    ]
+
+
+def test_a_record_of_before_keeps_its_digest() -> None:
+    template = SETTINGS["unit_template"]
+    old, new = (
+        {**spec(unit_template=f"{template}TimeoutStopSec={n}\n").as_dict(), "version": 1} for n in (195, 200)
+    )
+    assert digest_of(old) != digest_of(new)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,20 @@ def build(
     return final
 
 
+def renew_record(store: InstanceStore, spec: Spec) -> None:
+    """Bring the record of a complete deployment up to lines of its unit that are no part of its digest.
+
+    Its time stays that of the build, since source files that are younger count as touched.
+    """
+    directory = store.deployment(spec.digest)
+    path, record = directory / "spec.json", spec.as_dict()
+    if store.spec(spec.digest) in (None, record):
+        return
+    built_ns = path.stat().st_mtime_ns
+    write_atomic(directory / "unit.service", resolved(record, str(directory))["unit"])
+    write_json(path, record, mtime_ns=built_ns)
+
+
 def _copy(source: Path, into: Path) -> None:
     # cp keeps times to the nanosecond, so the byte-code of the release stays valid; reflinks where they exist
     done = subprocess.run(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import AerieError, ErrorKind
-from .reality import Reality
+from .reality import Reality, unit_drift
 from .reality import drift as process_drift
 from .state import ACCEPTED, FAILED, SWITCHED, InstanceState
 
@@ -26,7 +26,7 @@ def of_run(
     spec: Mapping[str, Any], seen: Reality, record: InstanceState, accepted: Mapping[str, Any]
 ) -> list[str]:
     """Unit and process against the record. spec: resolved (see ``spec``); accepted: the record of its acceptance."""
-    lines = process_drift(spec, seen)
+    lines = [*process_drift(spec, seen), *unit_drift(spec, seen)]
     if seen.unit.load == "masked":
         lines.append("the unit is masked")
     elif seen.unit_text is None:

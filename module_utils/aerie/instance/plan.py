@@ -8,7 +8,7 @@ from typing import Any
 
 from .difference import differences, layer_id_changes
 from .drift import of_sources
-from .reality import Reality, drift
+from .reality import Reality, drift, unit_drift
 from .spec import resolved
 from .state import ACCEPTED, InstanceState
 
@@ -20,7 +20,11 @@ class Plan:
     digest: str
     build: bool = False
     restart: bool = False
+    # Only what the unit says to systemd about the next start or stop.
+    unit: bool = False
     gates: bool = False
+    # A server that was accepted as it runs is measured again, by another floor or more requests.
+    measure_again: bool = False
     enable: bool = False
     traffic: bool = False
     reasons: list[str] = field(default_factory=list)
@@ -29,7 +33,7 @@ class Plan:
 
     @property
     def changed(self) -> bool:
-        needed = self.build or self.restart or self.gates or self.enable or self.traffic
+        needed = self.build or self.restart or self.unit or self.gates or self.enable or self.traffic
         return needed or bool(self.takeover)
 
 
@@ -68,10 +72,10 @@ def make_plan(
         plan.reasons += layer_id_changes({}, desired)
         plan.restart = True
     elif seen.running == digest or not running:
-        plan.reasons += differences(recorded, desired)
         if running:
-            plan.reasons += drift(resolved(desired, deployment), seen)
-            plan.restart = plan.restart or bool(plan.reasons)
+            _compare_running(plan, recorded, desired, seen, deployment)
+        else:
+            plan.reasons += differences(recorded, desired)
     else:
         plan.reasons += differences(recorded, desired) or [
             f"deployment {seen.running or 'unknown'} -> {digest}"
@@ -90,10 +94,24 @@ def make_plan(
         if not plan.restart:
             plan.reasons.append("runs as asked, but its gates have not passed yet")
     plan.gates = plan.gates or plan.restart
+    plan.unit = plan.unit and not plan.restart
     if not plan.gates and seen.unit.file_state != "enabled":
         plan.enable = True
         plan.reasons.append("not enabled at boot though accepted")
     return plan
+
+
+def _compare_running(
+    plan: Plan, recorded: Mapping[str, Any], desired: Mapping[str, Any], seen: Reality, deployment: str
+) -> None:
+    """A server that runs from the desired deployment: by equal digests the record differs in nothing but what systemd
+    takes in without a restart."""
+    wanted = resolved(desired, deployment)
+    found = drift(wanted, seen)
+    light = differences(recorded, desired) or unit_drift(wanted, seen)
+    plan.reasons += [*light, *found]
+    plan.restart = plan.restart or bool(found)
+    plan.unit = bool(light) and not plan.restart
 
 
 LINE = 160  # characters that a plan may have to be said in one line
@@ -116,12 +134,13 @@ def summary(plan: Plan, seen: Reality) -> list[str]:
         "takeover": bool(plan.takeover),
         "drain and stop": plan.restart and seen.unit.running,
         "start": plan.restart,
+        "write the unit": plan.unit,
         "gates": plan.gates,
         "enable at boot": plan.enable,
         "close ports": plan.traffic,
     }
     verb = "restart" if seen.unit.running else "start"
-    need = f"{verb} needed" if plan.restart else "no restart"
+    need = f"{verb} needed" if plan.restart else "no restart needed"
     whole = "; ".join([*plan.reasons, need])
     lines = [whole] if len(whole) <= LINE else [*plan.reasons, need]
     return [*lines, f"steps: {', '.join(name for name, needed in steps.items() if needed)}"]

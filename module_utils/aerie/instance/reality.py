@@ -12,6 +12,7 @@ from ..files import read_text
 from ..processes import Listener, Process
 from ..systemd import UnitState
 from .state import InstanceStore
+from .unit_lines import essential
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def running_digest(environment: Mapping[str, str] | None, deployments: Path) -> 
 def drift(spec: Mapping[str, Any], seen: Reality) -> list[str]:
     """How the live process and unit differ from the record they were made from, a line each."""
     lines: list[str] = []
-    if seen.unit_text is not None and seen.unit_text != spec.get("unit"):
+    if seen.unit_text is not None and essential(seen.unit_text) != essential(str(spec.get("unit") or "")):
         lines.append(f"unit file {seen.unit.fragment or seen.unit.name} was edited")
     if seen.unit.drop_ins:
         lines.append(f"unit has drop-ins: {', '.join(seen.unit.drop_ins)}")
@@ -120,3 +121,14 @@ def drift(spec: Mapping[str, Any], seen: Reality) -> list[str]:
         elif seen.environment is not None and seen.environment[name] != value:
             lines.append(f"process {seen.process.pid} has another value of {name} than recorded")
     return lines
+
+
+def unit_drift(spec: Mapping[str, Any], seen: Reality) -> list[str]:
+    """How the unit differs in what its running server is not touched by, a line each (see ``unit_lines``)."""
+    name = seen.unit.fragment or seen.unit.name
+    if seen.unit_text is None:
+        return []
+    if seen.unit_text != spec.get("unit"):
+        same = essential(seen.unit_text) == essential(str(spec.get("unit") or ""))
+        return [f"unit file {name} differs in lines that need no restart"] if same else []
+    return [f"systemd has not read the unit file {name} as it is now"] if seen.unit.needs_reload else []

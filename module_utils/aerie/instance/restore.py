@@ -184,7 +184,8 @@ def gone(
 def spec_of(record: Mapping[str, Any]) -> Spec:
     """The spec that a record was written from."""
     known = {name: record[name] for name in Spec.__dataclass_fields__ if name in record}
-    return Spec(**{**known, "release": Release.from_mapping(record.get("release") or {})})
+    release = Release.from_mapping(record.get("release") or {})
+    return Spec(**{**known, "release": release, "version": int(record.get("version") or 1)})
 
 
 def address(spec: Mapping[str, Any]) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """The spec of an instance: everything that decides how it runs, and its digest.
 
-Two runs with the same inventory give the same digest; anything that would need a restart changes it. Secrets enter
-as a hash salted on the host, so a record never helps to guess a key, and a changed key still changes the digest.
+Two runs with the same inventory give the same digest; what needs a restart changes it, and nothing else does. Secrets
+enter as a hash salted on the host, so a record never helps to guess a key, and a changed key still changes the digest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SPEC_VERSION = 1
+from .unit_lines import essential
+
+SPEC_VERSION = 2  # 1: the whole text of the unit was part of the digest
 DIGEST_LENGTH = 16  # characters of the sha256 that name a deployment's directory
 # Stands for the deployment's own path wherever a spec needs it: the path holds the digest, so it cannot be part of it.
 DEPLOYMENT = "@DEPLOYMENT@"
@@ -58,11 +60,12 @@ class Spec:
     secrets: dict[str, str] = field(default_factory=dict)
     user: str = "sglang"
     group: str = "sglang"
+    version: int = SPEC_VERSION
 
     def as_dict(self) -> dict[str, Any]:
         """The record that is kept beside a deployment (``spec.json``)."""
         return {
-            "version": SPEC_VERSION,
+            "version": self.version,
             "instance": self.instance,
             "mode": self.mode,
             "release": dict(vars(self.release)),
@@ -86,10 +89,12 @@ def digest_of(record: Mapping[str, Any]) -> str:
     """The digest of a spec's record: independent of the order of keys.
 
     Where a release was installed from is no part of it, since the lock's hash says what was; the constant in its place
-    is the commonest, so that the digests of servers that run stay what they were.
+    is the commonest, so that the digests of servers that run stay what they were. Of the unit, what needs a restart.
     """
     release = {**(record.get("release") or {}), "source": "index"}
     whole = {**record, "release": release}
+    if int(record.get("version") or 1) >= 2:
+        whole["unit"] = essential(str(record.get("unit") or ""))
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 

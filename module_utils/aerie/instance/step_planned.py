@@ -10,7 +10,7 @@ from ..health import url_host
 from ..network import nft
 from ..network.ports import Ports, check_clashes
 from ..network.traffic import Closed
-from . import deployment, drift, host_default, preflight, reality, state, step_takeover, witness
+from . import asked, deployment, drift, host_default, preflight, reality, state, step_takeover, witness
 from .plan import Plan, make_plan, summary
 from .startup import check_unit
 from .step import Step
@@ -149,4 +149,15 @@ def _plan(step: Step, seen: reality.Reality) -> Plan:
         start_timeout=step.settings["start_timeout"],
     )
     _plan_witness(plan, then, now)
+    _plan_again(step, plan)
     return plan
+
+
+def _plan_again(step: Step, plan: Plan) -> None:
+    """Whether the gates are asked more today than when this server passed them."""
+    gate = step.settings.get("gate") or {}
+    if plan.gates or plan.restart or not gate or step.settings.get("recorded"):
+        return
+    lines = asked.more(_acceptance(step), gate, speculative=bool(step.settings["speculative"]))
+    plan.gates = plan.measure_again = bool(lines)
+    plan.reasons += lines

@@ -1,4 +1,4 @@
-"""The steps that change a host: ``built``, ``stopped``, ``started``, ``accepted``, ``failed``."""
+"""The steps that change a host: ``built``, ``stopped``, ``started``, ``rewritten``, ``accepted``, ``failed``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import grp
 
 from .. import processes, systemd
 from ..files import read_text, write_atomic
-from . import deployment, host_default, leftovers, mode, restore, state, witness
+from . import asked, deployment, host_default, leftovers, mode, restore, state, witness
 from .desired import secret_values
 from .spec import resolved
 from .step import Step
+from .unit_lines import with_stop_timeout
 
 
 def built(step: Step) -> None:
@@ -30,6 +31,7 @@ def stopped(step: Step) -> None:
     """Ask systemd to stop the unit; with ``disable`` it also stays down after a reboot."""
     unit = systemd.show(step.store.unit_name)
     _stop(step, unit)
+    step.found = {"ended": unit.stopped and not (unit.cgroup and processes.pids_in_cgroup(unit.cgroup))}
     if not step.settings["disable"]:
         return
     _disable(step, unit)
@@ -58,6 +60,12 @@ def started(step: Step) -> None:
         systemd.systemctl("start", "--no-block", before.name)
 
 
+def rewritten(step: Step) -> None:
+    """Write the unit of the server that runs, and the record, where only such lines differ as need no restart."""
+    step.require_built()
+    _write_unit(step)
+
+
 def accepted(step: Step) -> None:
     """Record that the gates passed, enable at boot, remove deployments that are kept no longer."""
     step.require_built()
@@ -65,7 +73,9 @@ def accepted(step: Step) -> None:
     if unit.file_state != "enabled" and step.act(f"enable {unit.name} at boot"):
         systemd.systemctl("enable", "--quiet", unit.name)
     new = (step.record.phase, step.record.accepted) != (state.ACCEPTED, step.digest)
-    if not new or not step.act(f"record {step.digest or 'the deployment'} as accepted") or step.spec is None:
+    if not (new or step.settings["gates"]):
+        return
+    if not step.act(f"record {step.digest or 'the deployment'} as accepted") or step.spec is None:
         return
     process = processes.read_process(unit.main_pid)
     entry = {
@@ -76,9 +86,12 @@ def accepted(step: Step) -> None:
         "pid": unit.main_pid,
         "start_ticks": process.start_ticks if process else 0,
         "gates": step.settings["gates"],
+        asked.KEY: dict(step.settings.get("gate") or {}),
         host_default.KEY: host_default.texts(step.settings.get("host_environment")),
     }
-    if step.settings.get("rollback"):
+    if not new:
+        entry |= {key: one for key, one in step.record.history[0].items() if key == "rolled_back_from"}
+    elif step.settings.get("rollback"):
         entry["rolled_back_from"] = step.record.accepted
     rest = [one for one in step.record.history if one.get("digest") != step.digest]
     step.record.history = [entry, *rest][:10]
@@ -116,8 +129,25 @@ def failed(step: Step) -> None:
 
 
 def _stop(step: Step, unit: systemd.UnitState) -> None:
-    if not unit.stopped and unit.load != "not-found" and step.act(f"stop {unit.name}"):
+    if unit.stopped or unit.load == "not-found":
+        return
+    _bound_stop(step, unit)
+    if step.act(f"stop {unit.name}"):
         systemd.systemctl("stop", "--no-block", unit.name)
+
+
+def _bound_stop(step: Step, unit: systemd.UnitState) -> None:
+    """The time for this stop is what this run asks for, not what the server was started with."""
+    seconds = int(step.settings.get("stop_timeout") or 0)
+    old = read_text(step.store.unit_path) or ""
+    new = with_stop_timeout(old, seconds) if seconds else old
+    if new == old or not step.act(f"give {unit.name} {seconds} s to stop"):
+        return
+    try:
+        write_atomic(step.store.unit_path, new)
+        systemd.systemctl("daemon-reload")
+    except OSError as error:  # a full disk must not keep it from being stopped
+        step.actions.append(f"its time to stop stays what it was: {error}")
 
 
 def _disable(step: Step, unit: systemd.UnitState) -> None:
@@ -138,5 +168,12 @@ def _write_unit(step: Step) -> None:
             write_atomic(path, text)
     # Only when the unit changed: a reload cuts running containers off their GPUs
     # (nvidia-container-toolkit #48, #251, #1227).
-    if not step.check and (old != text or systemd.show(step.store.unit_name).needs_reload):
+    unread = old == text and systemd.show(step.store.unit_name).needs_reload
+    if unread:
+        step.act(f"have systemd read {path}")
+    if step.check:
+        return
+    if old != text or unread:
         systemd.systemctl("daemon-reload")
+    # After systemd knows: a kill before this is seen by the next run, which does it again.
+    deployment.renew_record(step.store, step.spec)
