@@ -49,8 +49,8 @@ options:
     default: ''
   hold:
     description:
-      - Seconds that one call may look again and again before it answers; it answers at once when it has something new
-        to tell. Set by the action plugin.
+      - Seconds that one call may look again and again before it answers; it answers at once when it is over, and after
+        three when it has something new to tell. Set by the action plugin.
     type: float
     default: 0
   told:
@@ -119,8 +119,13 @@ from ansible.module_utils.aerie.instance.state import InstanceStore
 from ansible.module_utils.aerie.strangers import holders
 from ansible.module_utils.basic import AnsibleModule
 
-# Pause between two looks of one call. A look starts systemctl and journalctl, and a start needs the processor.
-PAUSE_S = 0.4
+# Pause between two looks of one call. A look starts systemctl and journalctl, and a start needs the processor: until
+# the scheduler is ready, nothing can be missed.
+PAUSE_S = 0.3
+LOADING_PAUSE_S = 1.0
+LATE = ("scheduler ready", "HTTP is up, warming up", "fired up")
+# What is new is told no sooner: an answer ends the call, and until the next one nobody looks.
+TELL_S = 3.0
 
 
 def look(params: dict) -> tuple[dict, AerieError | None]:
@@ -156,14 +161,16 @@ def look(params: dict) -> tuple[dict, AerieError | None]:
 
 
 def watch(params: dict) -> tuple[dict, AerieError | None]:
-    """Look until there is something new to tell, or for ``hold`` seconds."""
-    ends = time.monotonic() + params["hold"]
+    """Look until the end is seen, for ``hold`` seconds, or for TELL_S when there is something new to tell."""
+    began = time.monotonic()
     while True:
         result, error = look(params)
-        if result["done"] or error or result["text"] != params["told"] or time.monotonic() >= ends:
+        limit = params["hold"] if result["text"] == params["told"] else min(TELL_S, params["hold"])
+        if result["done"] or error or time.monotonic() - began >= limit:
             return result, error
         params = {**params, "cursor": result["cursor"], "phase": result["phase"]}
-        time.sleep(PAUSE_S)
+        loading = params["until"] == "ready" and result["phase"] not in LATE
+        time.sleep(LOADING_PAUSE_S if loading else PAUSE_S)
 
 
 def main() -> None:

@@ -42,6 +42,12 @@ SCENARIOS = {
     "held": held(),
     "late": held(free_ms=1500),
     "never": held(free_ms=None, listed_after_death=False),
+    # A scope is what a login leaves a process in.
+    "by-hand": Scenario(
+        eight(),
+        holders=[Holder(gpu=7, cgroup=CGROUP.replace("test-holder.service", "test-hand.scope"))],
+        driver=DRIVER,
+    ),
     "unknown-pid": Scenario(
         eight(), holders=[Holder(gpu=7, pid=999999, always=True, attributed=False)], driver=DRIVER
     ),

@@ -1,4 +1,4 @@
-"""Differences that need no restart: lines of the unit, and gates that are asked more than a server was accepted with."""
+"""Differences that need no restart: lines of the unit, and gates that are asked more than before."""
 
 from __future__ import annotations
 

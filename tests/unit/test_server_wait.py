@@ -1,0 +1,76 @@
+"""One call of the wait: it looks on until there is an end, and tells what is new without leaving a gap too often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sglang_server_wait as module
+
+
+class Clock:
+    """Time that passes only in pauses; keeps how long each was."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def watch(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, texts: list[str], until: str = "stopped", **params: Any
+) -> dict[str, Any]:
+    """The result of one call on a server that says ``texts`` one after the other; ``end`` is the end."""
+    said = iter(texts)
+    last = texts[-1]
+
+    def look(given: dict[str, Any]) -> tuple[dict[str, Any], None]:
+        text = next(said, last)
+        return {"done": text == "end", "text": text, "phase": text, "cursor": ""}, None
+
+    monkeypatch.setattr(module, "look", look)
+    given = {"hold": 10.0, "told": "", "until": until, **params}
+    result, error = module.watch(given)
+    assert error is None
+    return result
+
+
+def test_the_end_is_told_at_once(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    assert watch(monkeypatch, clock, ["3 left", "2 left", "end"])["done"]
+    assert clock.pauses == [module.PAUSE_S] * 2
+
+
+def test_news_wait_a_little(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    assert watch(monkeypatch, clock, ["3 left"])["text"] == "3 left"
+    assert module.TELL_S <= clock.now - 100.0 < module.TELL_S + 1
+
+
+def test_nothing_new_holds_to_the_end(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    watch(monkeypatch, clock, ["3 left"], told="3 left")
+    assert 10.0 <= clock.now - 100.0 < 11
+
+
+def test_a_module_alone_looks_once(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    watch(monkeypatch, clock, ["3 left"], hold=0)
+    assert clock.pauses == []
+
+
+@pytest.mark.parametrize(("phase", "pause"), [("importing", "LOADING_PAUSE_S"), ("fired up", "PAUSE_S")])
+def test_a_server_that_loads_is_looked_at_less(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, phase: str, pause: str
+) -> None:
+    watch(monkeypatch, clock, [phase, "end"], until="ready")
+    assert clock.pauses == [getattr(module, pause)]
