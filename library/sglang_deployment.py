@@ -17,7 +17,8 @@ options:
     description:
       - V(planned) compares the spec with the record and with what runs, refuses what cannot work, changes nothing.
       - V(built) makes the deployment's directory.
-      - V(stopped) asks systemd to stop the unit; it does not wait. With O(disable) also not started at boot.
+      - V(stopped) asks systemd to stop the unit; it does not wait. With O(disable) also not started at boot; of
+        a unit that has stopped already what it left in C(/dev/shm) is removed then.
       - V(started) makes the deployment current, writes the unit and asks systemd to start it; it does not wait.
       - V(rewritten) writes the unit and the record of a server that runs on, where only lines differ that need no
         restart (how it is stopped or started again), and has systemd read it.

@@ -21,7 +21,8 @@ options:
   verify:
     description:
       - Look closer, and fail when an instance differs from its record. Every source file is hashed, the server has to
-        generate a token, and a run that did not end counts as a difference too.
+        generate a token, and a run that did not end counts as a difference too. An instance that a run changes at the
+        moment (its lease has not expired) is not compared, so that this is fit for cron.
     type: bool
     default: false
   host_environment:

@@ -19,7 +19,10 @@ def test_a_longer_drain_is_written_without_a_restart(host: Host, road: Road) -> 
     longer = ("-e", '{"sglang_server_drain_timeout": 25}')
     foreseen = road.run(f"{mode}.yml", "--check", "--diff", *longer)
     assert foreseen.rc == 0, foreseen.told()
-    for word in ("without TimeoutStopSec=85, with TimeoutStopSec=100; no restart needed", "+TimeoutStopSec=100"):
+    for word in (
+        "without TimeoutStopSec=85, with TimeoutStopSec=100; no restart needed",
+        "+TimeoutStopSec=100",
+    ):
         assert word in foreseen.output, (word, foreseen.told())
     assert "TimeoutStopSec=85" in host.sh(f"cat /etc/systemd/system/{UNIT}")
 

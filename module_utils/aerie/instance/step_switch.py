@@ -28,12 +28,14 @@ def built(step: Step) -> None:
 
 
 def stopped(step: Step) -> None:
-    """Ask systemd to stop the unit; with ``disable`` it also stays down after a reboot."""
+    """Ask systemd to stop the unit; with ``disable`` it also stays down after a reboot, and what it left is removed."""
     unit = systemd.show(step.store.unit_name)
     _stop(step, unit)
     step.found = {"ended": unit.stopped and not (unit.cgroup and processes.pids_in_cgroup(unit.cgroup))}
     if not step.settings["disable"]:
         return
+    if step.found["ended"]:
+        _sweep(step)
     _disable(step, unit)
     if step.record.phase not in (state.STOPPED, state.NONE):
         step.save(state.STOPPED)
@@ -52,9 +54,7 @@ def started(step: Step) -> None:
         step.store.set_current(step.digest)
     _write_unit(step)
     step.save(state.SWITCHED)
-    for path in leftovers.stale(step.settings["user"]):
-        if step.act(f"remove {path}, left by a process that has ended"):
-            path.unlink(missing_ok=True)
+    _sweep(step)
     if not before.running and step.act(f"start {before.name}"):
         systemd.forget_failures(before.name)
         systemd.systemctl("start", "--no-block", before.name)
@@ -134,6 +134,12 @@ def _stop(step: Step, unit: systemd.UnitState) -> None:
     _bound_stop(step, unit)
     if step.act(f"stop {unit.name}"):
         systemd.systemctl("stop", "--no-block", unit.name)
+
+
+def _sweep(step: Step) -> None:
+    for path in leftovers.stale(step.settings["user"]):
+        if step.act(f"remove {path}, left by a process that has ended"):
+            path.unlink(missing_ok=True)
 
 
 def _bound_stop(step: Step, unit: systemd.UnitState) -> None:
