@@ -17,7 +17,7 @@ from ansible.module_utils.aerie.files import sha256_of
 from ansible.module_utils.aerie.instance import deployment, gated, restore, step_switch
 from ansible.module_utils.aerie.instance.keys import client_key
 from ansible.module_utils.aerie.instance.restore import Candidate
-from ansible.module_utils.aerie.instance.spec import Release
+from ansible.module_utils.aerie.instance.spec import SPEC_VERSION, Release
 from ansible.module_utils.aerie.instance.state import ACCEPTED, FAILED, InstanceState, InstanceStore
 from ansible.module_utils.aerie.instance.step import Step
 from ansible.module_utils.aerie.systemd import UnitState
@@ -310,3 +310,15 @@ def test_a_stop_takes_the_time_that_is_asked_now(
         ("stop", "--no-block", "sglang-default.service"),
     ]
     assert step.found == {"ended": False}
+
+
+def test_what_an_earlier_version_named_keeps_its_name(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aerie's own update must not restart a server for the way in which digests are made."""
+    old = replace(made.specs["production"], version=1)
+    deployment.build(made.store, old, {"api_key": "k"}, os.getgid())
+    step = step_of(made, state="planned")
+    assert step._as_named(made.specs["production"]).version == SPEC_VERSION
+    made.store.set_current(old.digest)
+    assert step._as_named(made.specs["production"]) == old
+    other = replace(made.specs["production"], user="other")
+    assert step._as_named(other) == other

@@ -7,6 +7,7 @@ Every step works out the spec anew from the same settings, so it never acts on a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,13 @@ class Step:
             ids = self.settings.get("draft_layer_ids")
             models["draft"] = draft_copy.with_layer_ids(models["draft"], ids)
         salt = self.store.salt(create=not self.check and self.settings["state"] == "built")
-        return desired_spec(self.settings, release, models, salt)
+        return self._as_named(desired_spec(self.settings, release, models, salt))
+
+    def _as_named(self, spec: Spec) -> Spec:
+        """The spec under the digest that its deployment already has, where an earlier version of Aerie named it."""
+        record = self.store.spec(self.store.current())
+        old = replace(spec, version=int((record or {}).get("version") or 1))
+        return old if old.digest == self.store.current() else spec
 
     def check_models(self) -> dict[str, dict[str, Any]]:
         """``{role: {path, config_sha256}}`` of the models that this mode serves; raises model-missing."""
