@@ -28,6 +28,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -247,11 +248,18 @@ def _code(entry: Entry) -> list[str]:
 
 
 def _compiles(text: str, what: str) -> list[str]:
+    wrong = _syntax_error(text)
+    return [f"{what}: {wrong}"] if wrong else []
+
+
+@lru_cache(maxsize=256)
+def _syntax_error(text: str) -> str:
+    """Twenty entries name the same probe."""
     try:
         ast.parse(text)
     except (SyntaxError, ValueError) as error:
-        return [f"{what}: {getattr(error, 'msg', error)}"]
-    return []
+        return str(getattr(error, "msg", error)) or "cannot be parsed"
+    return ""
 
 
 def check_path(path: str) -> list[str]:
