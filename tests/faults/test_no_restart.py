@@ -45,8 +45,6 @@ def test_a_higher_floor_is_measured_without_a_restart(host: Host, road: Road) ->
     assert passed.rc == 0, passed.told()
     assert "accept floor 2.0 -> 2.2; no restart needed" in passed.output
     assert host.seen()["state"]["history"][0]["gates"]["min_accept_length"] == 2.2
-    again = road.run(f"{mode}.yml", "-e", '{"sglang_server_min_accept_length": 2.2}')
-    assert (again.rc, again.changed()) == (0, []), again.told()
 
     missed = road.run(f"{mode}.yml", "-e", '{"sglang_server_min_accept_length": 3.9}')
     assert_failed(missed, "accept-length-below-floor", "was left to serve on", "accept floor 2.2 -> 3.9")
