@@ -112,7 +112,9 @@ def command_step(
 def run(command: list[str], log: Path, seconds: float) -> Done:
     """Run one command with its output in ``log``; status 124 when it had to be ended."""
     began = time.monotonic()
-    variables = {**environment(), "ANSIBLE_LOG_PATH": str(log.with_suffix(".ansible.log"))}
+    said = log.with_suffix(".ansible.log")
+    said.unlink(missing_ok=True)  # that of a step that is done again holds other moments
+    variables = {**environment(), "ANSIBLE_LOG_PATH": str(said)}
     with log.open("ab") as out:
         out.write(f"$ {' '.join(command)}\n".encode())
         out.flush()
