@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -55,7 +56,17 @@ def environment() -> dict[str, str]:
         # Named, since Ansible passes over an ansible.cfg in a directory that everyone may write to.
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "1",
+        **kept_connections(),
     }
+
+
+def kept_connections() -> dict[str, str]:
+    """Ansible names a kept ssh connection after the host alone: two rehearsals at once would share one host."""
+    if not REHEARSAL:
+        return {}
+    place = Path(f"/tmp/aerie-rehearsal-{hashlib.sha1(str(STATE).encode()).hexdigest()[:8]}")
+    place.mkdir(mode=0o700, exist_ok=True)
+    return {"ANSIBLE_SSH_CONTROL_PATH_DIR": str(place)}
 
 
 def ssh(command: str, seconds: float = 30) -> str:
