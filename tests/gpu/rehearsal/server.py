@@ -186,7 +186,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path in ("/health", "/health_generate"):
-            self.reply(503 if Handler.stopping else 200, {})
+            # SGLang generates a token for it, which a dead detokenizer never gives back.
+            self.reply(503 if Handler.stopping or Handler.silent else 200, {})
         elif path in ("/server_info", "/get_server_info"):
             self.reply(200, server_info())
         elif path == "/v1/models":

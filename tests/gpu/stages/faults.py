@@ -11,7 +11,7 @@ from typing import Any
 from record import REHEARSAL, SIDE_CARD, on_host, ssh
 
 from . import card, side, wiring
-from .core import Context, Outcome, Step, arguments, codes, first_failure, playbook, tail
+from .core import Context, Outcome, Step, arguments, codes, first_failure, playbook, recaps, tail
 from .production import inside
 
 VICTIMS = {"w-right": "launcher", "w-none": "scheduler", "w-random": "detokenizer"}
@@ -192,8 +192,16 @@ def kills(context: Context) -> Outcome:
     unnoticed = [
         "the dead detokenizer was not noticed"
         for one in [found["detokenizer"]]
-        if one.get("healthy_again_s") is None and verify.status == 0
+        if one.get("healthy_again_s") is None
+        and not recaps(verify.output).get("gpu-w-random", {}).get("failed")
     ]
+    if "again" in facts:
+        facts["again"]["restarted"] = recaps(again.output)
+        revived += [
+            f"{host} was not brought back by its road"
+            for host, one in facts["again"]["restarted"].items()
+            if one.get("failed") or not one.get("changed")
+        ]
     return Outcome(first_failure([*errors, *revived, *unnoticed]), facts)
 
 
