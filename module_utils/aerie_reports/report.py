@@ -224,6 +224,8 @@ def _method(results: Mapping[str, Any], about: Mapping[str, Any], records: Seque
         "Accept length: tokens gained per verify, bonus token included, from the counters in each answer.",
     ]
     lines += [str(note) for note in about.get("notes", [])]
+    if results["kind"] == "profile":
+        lines += _timers(results)
     if results["kind"] == "tune":
         lines += [
             "Prediction: the longest chain shows how often each position is accepted, hence the accept length of every "
@@ -233,6 +235,20 @@ def _method(results: Mapping[str, Any], about: Mapping[str, Any], records: Seque
             "Presets and candidates were tried on the best chain, one change at a time; combinations were not.",
         ]
     return lines
+
+
+def _timers(results: Mapping[str, Any]) -> list[str]:
+    """How the parts of a cycle were timed, and where the trace lies."""
+    clocks = {"cuda_event": "CUDA events", "monotonic": "the CPU's clock"}
+    used = " and ".join(sorted({clocks.get(one["clock"], one["clock"]) for one in results["profile"]}))
+    lines = [
+        f"Timers: a line for each decode cycle from the server's own copy of the source, by {used}. Cycles before the "
+        "load are left out, and those that a prefill interrupted."
+    ]
+    place = (results["trace"] or {}).get("directory")
+    return lines + (
+        [f"Torch trace: {place} on the host, until the next one. Perfetto opens it."] if place else []
+    )
 
 
 def _duration(seconds: float) -> str:
