@@ -1,9 +1,9 @@
 """A torch trace of a few decode cycles of a running server: its own load, ``/start_profile``, the files of all ranks.
 
 Fields that every release has are sent: ``output_dir``, ``num_steps``, ``activities``, and ``with_stack`` and
-``record_shapes``, which those without them (up to 0.4.6.post3) leave out of account. Up to 0.4.6.post5 the server does not make the
-directory, so it is made here. Whether the request is answered when the trace has begun (0.5.23) or is done (0.4.4) does
-not matter: what counts is a file of each rank that can be read to its end.
+``record_shapes``, which those without them (up to 0.4.6.post3) leave out of account. Up to 0.4.6.post5 the server does
+not make the directory, so it is made here. Whether the request is answered when the trace has begun (0.5.23) or is done
+(0.4.4) does not matter: what counts is a file of each rank that can be read to its end.
 """
 
 from __future__ import annotations
