@@ -5,7 +5,7 @@ SHELL := /bin/sh
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Scenario measure (benchmark and profile, five starts of SGLang) is seen to pass, and too slow for every run.
+# Scenario measure (benchmark and profile: five starts of SGLang) is too slow for every run; `make molecule` runs it.
 SLOW := --deselect 'tests/scenarios/test_scenarios.py::test_scenario[measure]'
 # Scenarios that nobody has seen pass yet; `make molecule` runs them, `make test` does not.
 UNPROVEN := --deselect 'tests/scenarios/test_scenarios.py::test_scenario[tune]'
