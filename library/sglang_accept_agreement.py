@@ -115,9 +115,9 @@ state:
   type: str
   returned: always, but with O(state=known)
 sentence:
-  description: The result in words, with its figures.
+  description: The result in words, with its figures. With O(state=known) why there is nothing to compare, or empty.
   type: str
-  returned: always, but with O(state=known)
+  returned: always
 production:
   description: The accept length of the gate, over the prompts that both runs answered.
   type: float
@@ -150,6 +150,10 @@ debug_at:
 hidden_states:
   description: Debug mode's verdict on the hidden states (C(passed), C(state), C(verdict)); empty when there is none.
   type: dict
+  returned: with O(state=known)
+record:
+  description: Whether debug mode left a record of this draft in this release, so that there is something to compare.
+  type: bool
   returned: with O(state=known)
 known_after:
   description: Event after which the result can be known.
@@ -212,7 +216,9 @@ def run(params: dict[str, Any]) -> tuple[dict[str, Any], AerieError | None]:
     records = kept["records"] if isinstance(kept, dict) and isinstance(kept.get("records"), list) else []
     if params["state"] == "known":
         record = newest_of(records, who)
-        return {"changed": False, "hidden_states": record.get("hidden_states") or {}}, None
+        why = "" if record else agreement(records, who, gate).sentence
+        hidden = record.get("hidden_states") or {}
+        return {"changed": False, "record": bool(record), "sentence": why, "hidden_states": hidden}, None
     if params["state"] == "recorded":
         made = make_record(
             who, gate, now(), cuda_graphs=params["cuda_graphs"], hidden=params["hidden_states"]

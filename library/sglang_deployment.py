@@ -22,7 +22,9 @@ options:
       - V(started) makes the deployment current, writes the unit and asks systemd to start it; it does not wait.
       - V(rewritten) writes the unit and the record of a server that runs on, where only lines differ that need no
         restart (how it is stopped or started again), and has systemd read it.
-      - V(accepted) records that the gates passed, enables the unit at boot, removes deployments beyond O(keep).
+      - V(accepted) is the end of the gates. With O(check_sockets) it refuses sockets that nobody asked for, admits
+        connections to O(admit), records that the gates passed, enables the unit at boot, removes deployments beyond
+        O(keep).
       - V(failed) records O(failure), stops the unit and says which accepted deployment can be gone back to.
     type: str
     choices: [planned, built, stopped, started, rewritten, accepted, failed]
@@ -184,6 +186,16 @@ options:
     default: false
   gates:
     description: With O(state=accepted), the figures that the gates measured, kept in the record.
+    type: dict
+    default: {}
+  check_sockets:
+    description: With O(state=accepted), refuse a server that listens where nothing asked it to.
+    type: bool
+    default: false
+  admit:
+    description:
+      - With O(state=accepted), ports to which new connections come in again, C(port) and C(rendezvous_port) as
+        M(sglang_traffic) takes them. Empty where no port is controlled.
     type: dict
     default: {}
   failure:
@@ -390,6 +402,8 @@ def main() -> None:
             "keep": {"type": "int", "default": 2},
             "disable": {"type": "bool", "default": False},
             "gates": {"type": "dict", "default": {}},
+            "check_sockets": {"type": "bool", "default": False},
+            "admit": {"type": "dict", "default": {}},
             "failure": {"type": "dict", "default": {}},
             "failed_digest": {"type": "str"},
             "digest": {"type": "str"},

@@ -218,13 +218,16 @@ def params(tmp_path: Path, **changes: Any) -> dict[str, Any]:
 
 def test_the_module_keeps_and_compares(tmp_path: Path) -> None:
     assert module.run(params(tmp_path))[0]["state"] == "not compared"
+    before = module.run(params(tmp_path, state="known", gate={}))[0]
+    assert (before["record"], before["sentence"][:31]) == (False, "not compared with debug mode: d")
     hidden = {"passed": True, "state": "match", "verdict": "right", "similarity": {"much": 1}}
     kept = params(tmp_path, state="recorded", hidden_states=hidden)
     assert module.run(kept)[0]["changed"] is True
     assert module.run(kept)[0]["changed"] is False
     assert module.run(params(tmp_path))[0]["state"] == "agrees"
-    known = module.run(params(tmp_path, state="known", gate={}))[0]["hidden_states"]
-    assert known == {"passed": True, "state": "match", "verdict": "right"}
+    known = module.run(params(tmp_path, state="known", gate={}))[0]
+    assert known["hidden_states"] == {"passed": True, "state": "match", "verdict": "right"}
+    assert (known["record"], known["sentence"]) == (True, "")
     result, error = module.run(params(tmp_path, gate=gate([1.0] * 24)))
     assert error is not None
     assert (error.kind.code, result["state"]) == ("accept-modes-disagree", "disagrees")

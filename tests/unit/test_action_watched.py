@@ -189,3 +189,18 @@ def test_a_terminal_s_line_ends_do_not_count() -> None:
         said += progress.feed(found)
     assert said == ["one", "two", "three", "four"]
     assert alive is False
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ('{"changed": true, "rate": 2.5}', {"changed": True, "rate": 2.5}),
+        ('{"started": true, "finished": false, "ansible_job_id": "1"}', None),
+        ('{"changed": true, "warnings": [{"__ansible_type": "WarningSummary"}]}', None),
+        ('{"changed": tr', None),
+        ("", None),
+        ("[1]", None),
+    ],
+)
+def test_a_result_is_read_where_it_is_plain(text: str, result: dict[str, Any] | None) -> None:
+    assert watched.plain_result(text) == result

@@ -67,8 +67,16 @@ def rewritten(step: Step) -> None:
 
 
 def accepted(step: Step) -> None:
-    """Record that the gates passed, enable at boot, remove deployments that are kept no longer."""
+    """The last gate, connections admitted, the record, the start at boot; deployments that are kept no longer go.
+
+    One call and not four: a server whose gates have passed waits for nothing but this.
+    """
     step.require_built()
+    if step.settings.get("check_sockets") and not step.check:
+        from ..network import sockets
+
+        sockets.check(sockets.look(step.store))
+    _admit(step)
     unit = systemd.show(step.store.unit_name)
     if unit.file_state != "enabled" and step.act(f"enable {unit.name} at boot"):
         systemd.systemctl("enable", "--quiet", unit.name)
@@ -102,6 +110,18 @@ def accepted(step: Step) -> None:
     step.save(state.ACCEPTED)
     keep = [one["digest"] for one in step.record.history][: 1 + step.settings["keep"]]
     deployment.prune(step.store, [*keep, step.store.current()])
+
+
+def _admit(step: Step) -> None:
+    ports = step.settings.get("admit") or {}
+    if not ports:
+        return
+    from ..network.traffic_control import TrafficControl
+
+    of_instance = {name: step.settings[name] for name in ("instance", "state_dir")}
+    control = TrafficControl({**of_instance, **ports, "state": "admitted"}, check=step.check)
+    step.diff = control.run().get("diff") or {}
+    step.actions += control.actions
 
 
 def failed(step: Step) -> None:
