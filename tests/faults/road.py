@@ -195,6 +195,17 @@ class Host:
         """Tell the double what to do wrong; nothing: behave."""
         self.sh(f"cat > /srv/double/misbehaviour.json <<'END'\n{json.dumps(how)}\nEND")
 
+    def ask(self, seconds: float, mode: str) -> None:
+        """A request to the server of that mode which takes so long, in the background: a stop has to drain it."""
+        self.misbehave(only=mode, drain=seconds)
+        body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 4}}
+        head = {"Authorization": "Bearer a-key-of-the-double"}
+        ask = (
+            "import urllib.request as u; u.urlopen(u.Request('http://127.0.0.1:30000/generate',"
+            f" {json.dumps(body).encode()!r}, {head!r})).read()"
+        )
+        self.tool("exec", self.name, "systemd-run", "--quiet", "--collect", "python3", "-c", ask)
+
     def gpu(self, *others: dict[str, Any], init: str = "ok", **server: Any) -> None:
         """The host's one GPU from now on (a double, tests/nvml): ``server`` is how the unit's processes hold it."""
         own = Holder(id="server", cgroup=f"/sys/fs/cgroup/system.slice/{UNIT}", **server)

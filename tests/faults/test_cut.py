@@ -40,8 +40,12 @@ def test_cut_healed_and_then_refused(host: Host, road: Road) -> None:
 )
 def test_cut_and_healed(host: Host, road: Road, task: str) -> None:
     """The network is unplugged for some seconds during a wait; the run goes on when it is back."""
-    mode = OTHER[mode_of(host)]
+    before = mode_of(host)
+    mode = OTHER[before]
     run = road.start(f"{mode}.yml")
+    if "drained" in task:
+        run.wait_for("Refuse new connections")
+        host.ask(10, before)
     run.wait_for(task)
     cut_and_heal(host)
     done = run.wait()
