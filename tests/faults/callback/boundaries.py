@@ -58,6 +58,8 @@ class CallbackModule(CallbackBase):
         if self.delay and os.fork():
             return
         time.sleep(self.delay)
+        if victim not in (os.getpid(), os.getppid()):  # the run has ended by itself
+            os._exit(0)
         for pid in [victim, *(below(victim) if self.everything else [])]:
             if pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):
