@@ -43,7 +43,7 @@ def test_killed_at_every_boundary(host: Host, road: Road, record_property: pytes
     for row in chains_of([one for one in points if one.name not in done or done[one.name]["wrong"]]):
         if time.monotonic() > until:
             break
-        made = killed_again_and_again(host, road, row)
+        made = killed_again_and_again(host, road, row, until)
         for name, found in made.items():
             results.write(results.stamped({"point": name, **found}))
         done |= made
@@ -56,8 +56,10 @@ def test_killed_at_every_boundary(host: Host, road: Road, record_property: pytes
     assert not wrong, "\n".join([f"{len(wrong)} of {len(done)}", *wrong])
 
 
-def killed_again_and_again(host: Host, road: Road, row: Sequence[Point]) -> Found:
-    """Runs killed at the points of the row, one after the other, and one to the end. Returns what was wrong of each."""
+def killed_again_and_again(host: Host, road: Road, row: Sequence[Point], until: float) -> Found:
+    """Runs killed at the points of the row, one after the other, and one to the end. Returns what was wrong of each.
+
+    until: when no other one is killed any more, by the monotonic clock."""
     mode = row[0].mode
     if host.seen()["mode"] == mode:
         done = road.run(f"{OTHER[mode]}.yml")
@@ -65,6 +67,8 @@ def killed_again_and_again(host: Host, road: Road, row: Sequence[Point]) -> Foun
     forget_target(host)
     made: Found = {}
     for point in row:
+        if made and time.monotonic() > until:
+            break
         killed = road.run(f"{mode}.yml", kill_at=point.task, delay=point.delay, everything=point.how == POWER)
         if point.how == POWER and killed.rc == -9:
             host.end_sessions()
