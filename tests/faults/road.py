@@ -101,7 +101,7 @@ class Run:
         lines = self.events_file.read_text().splitlines() if self.events_file.exists() else []
         return [json.loads(line) for line in lines]
 
-    def wait_for(self, task: str, timeout: float = 240.0) -> None:
+    def wait_for(self, task: str, timeout: float = 600.0) -> None:
         """Wait until the task of that name starts."""
         until = time.monotonic() + timeout
         while not any(task in str(one.get("name")) for one in self.events()):
@@ -114,7 +114,7 @@ class Run:
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def wait(self, timeout: float = 240.0) -> Outcome:
+    def wait(self, timeout: float = 600.0) -> Outcome:
         try:
             rc = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -162,7 +162,7 @@ class Road:
             )  # fmt: skip
         return Run(process, events, log)
 
-    def run(self, playbook: str, *words: str, timeout: float = 240.0, **options: Any) -> Outcome:
+    def run(self, playbook: str, *words: str, timeout: float = 600.0, **options: Any) -> Outcome:
         return self.start(playbook, *words, **options).wait(timeout)
 
 

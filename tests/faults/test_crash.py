@@ -83,7 +83,7 @@ def test_the_launcher_stays_and_nothing_answers(host: Host, road: Road) -> None:
         ({"accept": 0}, "accept-length-below-floor"),
         ({"generate": "garbage"}, "accept-answer-loops"),
         ({"generate": "empty"}, "accept-no-answer"),
-        ({"generate": "hang"}, "accept-request-timeout"),
+        ({"generate": "hang"}, "accept-generation-timeout"),
         ({"generate": 500}, "accept-server-error"),
     ],
     ids=["collapses", "garbage", "empty", "hangs", "error"],
