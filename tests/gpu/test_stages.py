@@ -24,7 +24,7 @@ import load
 import run
 import timeline
 from record import RELEASE
-from stages import PLANS, STEPS, faults, hardening, production, rounds, side, speed, two, wiring
+from stages import PLANS, STEPS, faults, hardening, production, rounds, side, speed, tuning, two, wiring
 from stages.core import (
     Context,
     Done,
@@ -117,12 +117,13 @@ VALIDATE = """\
   connection: local
   tasks:
     - sglang_validate:
-        roles: [gpu_host, sglang_install, sglang_server]
+        roles: [gpu_host, sglang_install, sglang_server, sglang_tune]
 """
 
 INVENTORIES: dict[str, tuple[list[str], list[side.Instance]]] = {
     "one": ([], []),
     "two": ([two.INVENTORY_TWO], []),
+    "apart": (["tests/gpu/inventory-apart"], []),
     "wiring": ([], wiring.instances()),
     "speed": ([], speed.everybody()),
     "presets": ([two.INVENTORY_TWO], two.presets()),
@@ -135,7 +136,9 @@ def test_inventories_are_valid(tmp_path: Path, name: str) -> None:
     others, instances = INVENTORIES[name]
     (tmp_path / "validate.yml").write_text(VALIDATE)
     (tmp_path / "lock.txt").write_text("sglang==0.5.17 --hash=sha256:" + "0" * 64 + "\n")
+    load_of_tuning = {**tuning.LOAD, "sglang_tune_budget_minutes": 3}
     words = ["-i", "tests/gpu/inventory", *(word for other in others for word in ("-i", other))]
+    words += ["-e", json.dumps(load_of_tuning)]
     if instances:
         (tmp_path / "side.yml").write_text(json.dumps(side.inventory(instances)))
         words += ["-i", str(tmp_path / "side.yml")]
