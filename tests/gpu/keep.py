@@ -65,6 +65,11 @@ def rows(record: dict[str, Any]) -> list[tuple[str, str, str]]:
     add("exposure of the unit", facts.get("hardening", {}).get("exposure"), "hardening")
     for victim, one in (facts.get("kills", {}).get("kills") or {}).items():
         add(f"{victim} killed: healthy again after", one.get("healthy_again_s"), "kills")
+    add(
+        "one scheduler of two killed: seconds until each card is empty",
+        facts.get("two-kill", {}).get("empty_after_s"),
+        "two-kill",
+    )
     add("all-reduce at TP 2", facts.get("two-production", {}).get("all_reduce"), "two-production")
     for name, one in (facts.get("two-nccl", {}).get("cycles") or {}).items():
         add(f"cycle with {name}, quartiles in ms by batch", one, "two-nccl")

@@ -102,7 +102,7 @@ def kill(unit: str, victim: str, seconds: float) -> dict[str, Any]:
     pids = [main] if victim == "launcher" else found[:1]
     if not pids or not main:
         return {"error": f"no {victim} in {unit}: {members(unit)}"}
-    port, began = port_of(unit), time.monotonic()
+    port, began, moment = port_of(unit), time.monotonic(), time.time()
     os.kill(pids[0], signal.SIGKILL)
     seen: list[dict[str, Any]] = []
     while time.monotonic() - began < seconds:
@@ -118,6 +118,7 @@ def kill(unit: str, victim: str, seconds: float) -> dict[str, Any]:
     return {
         "victim": victim,
         "unit": unit,
+        "killed_at": round(moment, 3),
         "seen": seen,
         "restarts": int(after["NRestarts"]) - int(before["NRestarts"]),
         "healthy_again_s": round(time.monotonic() - began, 2) if answers(port) else None,

@@ -483,6 +483,7 @@ def test_cards_apart_are_looked_at_apart() -> None:
             (3.0, "x"),
         )
     )
+    assert timeline.emptied(text, 1.5) == [0.5, None]
     assert timeline.freed(text, log) == []
     found = timeline.freed(text, log, [0])
     assert [one["empty_to_next_task_s"] for one in found] == [1.0]

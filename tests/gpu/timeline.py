@@ -91,6 +91,17 @@ def freed(timeline: str, ansible_log: str, cards: Sequence[int] | None = None) -
     return found
 
 
+def emptied(timeline: str, moment: float) -> list[float | None]:
+    """For each card the seconds from ``moment`` (since the epoch) to NVML's first look at it without memory in use;
+    None where there was none."""
+    looks = [(t, used) for t, used, _ in changes(timeline)]
+    cards = len(looks[-1][1]) if looks else 0
+    return [
+        next((round(t - moment, 3) for t, used in looks if t >= moment and not used[card]), None)
+        for card in range(cards)
+    ]
+
+
 def _of(
     seen: list[tuple[float, list[int], list[list[int]]]], cards: Sequence[int] | None
 ) -> list[tuple[float, list[int], list[list[int]]]]:

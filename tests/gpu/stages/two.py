@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 import load
+import timeline
 from record import HERE, REHEARSAL, RUN, on_host, ssh
 
 from . import card, production, rounds, side
@@ -356,11 +357,16 @@ def cycles(names: list[str]) -> dict[str, Any]:
 def scheduler_killed(context: Context) -> Outcome:
     """SIGKILL of one of the two schedulers: what becomes of the other rank, of both cards, and of the launcher."""
     found = on_host(["kill", "sglang-default.service", "scheduler", "100"], 115)
-    free = rounds.moments(context, "kill")
+    empty = timeline.emptied((RUN / "timeline.jsonl").read_text(), found.get("killed_at", 0.0))
     again = found.get("healthy_again_s")
     return Outcome(
-        None if again else f"it did not come back: {found.get('error', found.get('seen'))}",
-        {"kill": found, "gpu": free},
+        first_failure(
+            (
+                None if again else f"it did not come back: {found.get('error', found.get('seen'))}",
+                None if empty and None not in empty else f"a card was never empty after the kill: {empty}",
+            )
+        ),
+        {"kill": found, "empty_after_s": empty},
     )
 
 
