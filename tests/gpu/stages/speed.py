@@ -127,9 +127,9 @@ def measure(context: Context) -> Outcome:
     }
     ratio = (facts["aerie_against_by_hand"].get("8") or {}).get("interval")
     whys = [
-        judge_search(facts["tune"]),
+        judge_search(facts["tune"]) if not REHEARSAL or "1" not in facts["tune"] else None,
         f"did not answer: {', '.join(facts['silent'])}" if facts["silent"] else None,
-        None if ratio is None or ratio[1] >= 0.99 else f"throughput against by hand: {ratio}",
+        None if REHEARSAL or ratio is None or ratio[1] >= 0.99 else f"throughput against by hand: {ratio}",
     ]
     return Outcome(first_failure(whys), facts)
 
@@ -224,8 +224,9 @@ def down(context: Context) -> Outcome:
 def time_to_ready(context: Context) -> Outcome:
     """Pairs of starts, by Aerie's unit and of the same command by hand, each pair at the same moment."""
     words = ["pairs", "sglang-default.service", str(HAND_PORT), "3", f"{context.left():.0f}"]
-    found = on_host(words, context.left())
-    return judge_ready(found)
+    judged = judge_ready(on_host(words, context.left()))
+    # How long a double takes says nothing; that there were pairs does.
+    return Outcome(None, judged.facts) if REHEARSAL and "ratio" in judged.facts else judged
 
 
 def judge_ready(found: dict[str, Any]) -> Outcome:
