@@ -54,7 +54,13 @@ def verdicts(output: str) -> list[str]:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("profile", 170, "profile.yml: where a cycle goes", book("profile"), ("production",)),
+    Step(
+        "profile",
+        170,
+        "profile.yml: where a cycle goes, and from a torch trace how much of it is communication",
+        book("profile", sglang_tune_trace_steps=0 if REHEARSAL else 10),
+        ("production",),
+    ),
     Step("benchmark", 240, "benchmark.yml: speculation against none", book("benchmark"), ("production",)),
     Step(
         "tune",
