@@ -56,3 +56,12 @@ def survived_now() -> set[str]:
 def points_now() -> dict[str, dict[str, Any]]:
     """The points of the kill matrix that were made with this very commit, by name; the last outcome of each."""
     return {one["point"]: one for one in lines() if "point" in one and one.get("commit") == commit()}
+
+
+def recorded_now() -> dict[str, list[dict[str, Any]]]:
+    """The points of the run to each mode that was recorded with this very commit."""
+    return {
+        one["recorded"]: one["points"]
+        for one in lines()
+        if "recorded" in one and one.get("commit") == commit()
+    }
