@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,3 +127,20 @@ def test_kills_come_in_rows_of_one_kind_in_the_order_of_the_road(load: Any) -> N
         assert len({(one.mode, one.how) for one in row}) == 1
         assert [int(one.task) for one in row] == sorted(int(one.task) for one in row)
     assert points.chains_of([]) == []
+
+
+def test_the_tasks_that_faults_wait_for_are_there(load: Any) -> None:
+    roles = FAULTS.parents[1] / "roles"
+    names = [
+        line.partition("- name: ")[2].strip('"')
+        for path in roles.glob("*/tasks/*.yml")
+        for line in path.read_text().splitlines()
+        if "- name: " in line
+    ]
+    text = "".join(path.read_text() for path in FAULTS.glob("test_*.py"))
+    waited = re.findall(r'wait_for\("([^"]+)"\)', text) + re.findall(
+        r'^        "([A-Z][a-z]+ [^"]+)",$', text, re.M
+    )
+    points = load("points")
+    assert len(waited) > 8
+    assert not [one for one in [*waited, points.FIRST, points.LAST] if not any(one in name for name in names)]
