@@ -24,7 +24,7 @@ import load
 import run
 import timeline
 from record import RELEASE
-from stages import PLANS, STEPS, faults, hardening, production, rounds, side, speed, tuning, two, wiring
+from stages import PLANS, STEPS, faults, hardening, nccl, production, rounds, side, speed, tuning, two, wiring
 from stages.core import (
     Context,
     Done,
@@ -126,7 +126,7 @@ INVENTORIES: dict[str, tuple[list[str], list[side.Instance]]] = {
     "apart": (["tests/gpu/inventory-apart"], []),
     "wiring": ([], wiring.instances()),
     "speed": ([], speed.everybody()),
-    "presets": ([two.INVENTORY_TWO], two.presets()),
+    "presets": ([two.INVENTORY_TWO], nccl.presets()),
     "cards": ([two.INVENTORY_TWO], two.one_each()),
 }
 
@@ -160,7 +160,7 @@ def test_inventories_are_valid(tmp_path: Path, name: str) -> None:
 
 
 def test_side_instances_share_no_port() -> None:
-    listed = [*wiring.instances(), *speed.everybody(), *two.presets(), *two.one_each()]
+    listed = [*wiring.instances(), *speed.everybody(), *nccl.presets(), *two.one_each()]
     ports = (
         [one.port for one in listed]
         + [one.port + 1000 for one in listed]
@@ -180,7 +180,7 @@ def test_two_gpus_are_split_evenly() -> None:
 def test_no_inventory_lets_multicast_in() -> None:
     variables = group_vars(two.INVENTORY_TWO)
     assert variables["gpu_host_required_env"] == two.REQUIRED
-    for one in [*two.presets(), *two.one_each()]:
+    for one in [*nccl.presets(), *two.one_each()]:
         text = json.dumps(one.variables)
         assert "nvls" not in text.lower().replace("nccl_nvls_enable", "").replace("nvshmem_disable_nvls", "")
         assert "symm_mem" not in text.lower().replace("torch_symm_mem_disable_multicast", "")

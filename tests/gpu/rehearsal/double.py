@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "tests/nvml"), str(HERE.parent)]
 
 import build
 from scenario import Gpu, Holder, Scenario
-from stages import side, speed, two, wiring
+from stages import nccl, side, speed, wiring
 
 LIBRARY = "libnvidia-ml.so.1"
 TARGET = "/usr/lib/x86_64-linux-gnu"
@@ -31,7 +31,7 @@ FREE_MS = 500
 
 def holding(card: int, cards: int) -> list[str]:
     """Instances whose schedulers hold memory of a card: of the last one the side instances, of each the others."""
-    everywhere = ["default", *(name for name, _, _ in two.PRESETS), f"card{card}"]
+    everywhere = ["default", *(name for name, _, _ in nccl.PRESETS), f"card{card}"]
     return everywhere + ([one.name for one in side_instances()] if card == cards - 1 else [])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import faults, hardening, production, rounds, speed, tuning, two, wiring
+from . import faults, hardening, nccl, production, rounds, speed, tuning, two, wiring
 from .core import Step
 
 STEPS: tuple[Step, ...] = (
@@ -17,6 +17,7 @@ STEPS: tuple[Step, ...] = (
     speed.READY,
     *tuning.STEPS,
     *two.STEPS,
+    *nccl.STEPS,
 )
 
 
