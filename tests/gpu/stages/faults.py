@@ -99,6 +99,7 @@ def failing_road(context: Context, name: str, expected: str, **variables: Any) -
         first_failure(
             (
                 "it was accepted" if done.status == 0 else None,
+                "it had to be ended, its time was over" if done.status == 124 else None,
                 None if re.search(expected, done.output) else f"the reason is not named: {expected}",
                 came_back(before, after),
             )
