@@ -71,6 +71,7 @@ def rows(record: dict[str, Any]) -> list[tuple[str, str, str]]:
         "two-kill",
     )
     add("all-reduce at TP 2", facts.get("two-production", {}).get("all_reduce"), "two-production")
+    add("NCCL presets", (facts.get("two-nccl", {}).get("verdict") or {}).get("sentence"), "two-nccl")
     for name, one in (facts.get("two-nccl", {}).get("cycles") or {}).items():
         add(f"cycle with {name}, quartiles in ms by batch", one, "two-nccl")
     for name, one in (facts.get("two-nccl", {}).get("against_default") or {}).items():

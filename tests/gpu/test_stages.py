@@ -468,6 +468,17 @@ def test_chains_go_on_at_the_same_time(tmp_path: Path, monkeypatch: pytest.Monke
     assert record["not_run"] == {"d": "needs c"}
 
 
+def test_the_verdict_on_nccl_names_what_differs() -> None:
+    turns = {"n-default": [1.0, 1.01, 0.99], "n-ll128": [0.9, 0.91, 0.9], "n-tree": [1.0, 1.02, 0.98],
+             "c-default": [0.8, 0.81, 0.8], "c-ll-ring-sys": [0.8, 0.8, 0.81]}  # fmt: skip
+    said = nccl.verdict(turns)["sentence"]
+    assert "Without custom all-reduce: n-ll128 takes 0.903" in said
+    assert "n-tree" not in said
+    assert "With it: none of c-ll-ring-sys differs" in said
+    assert "custom all-reduce takes 0.80" in said
+    assert nccl.verdict({"n-default": [1.0]})["sentence"] == "too few turns to say anything"
+
+
 def test_cards_apart_are_looked_at_apart() -> None:
     """The second card is never empty; the first is, from 2 on."""
     looks = [(1.0, [5, 5]), (2.0, [0, 5]), (4.0, [3, 5])]

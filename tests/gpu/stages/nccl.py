@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
+import statistics
+import time
 from typing import Any
 
 import load
@@ -64,6 +67,7 @@ def nccl(context: Context) -> Outcome:
     ports = {one.name: one.port for one in listed if recaps(done.output).get(one.host, {}).get("failed") == 0}
     off = [why for name in ports if (why := multicast_off(f"sglang-{name}.service"))]
     prompts = json.loads((HERE / "prompts.json").read_text())
+    since = time.time()
     entries = (
         load.interleaved(ports, prompts, (1, 8), passes=5, tokens=128, until=context.deadline - 25)
         if ports
@@ -71,12 +75,16 @@ def nccl(context: Context) -> Outcome:
     )
     (RUN / "nccl.json").write_text(json.dumps(entries))
     status = context.run(playbook("playbooks/status.yml"), "status")
+    found = cycles(list(ports), since)
     facts = {
+        "verdict": verdict(
+            {name: one.get("verify_by_turn", []) for name, one in found.items() if name in ports}
+        ),
         "rates": {str(b): {name: load.rates(entries, name, b) for name in ports} for b in (1, 8)},
         "against_default": {
             name: load.compare(entries, name, "n-default", 1) for name in ports if name != "n-default"
         },
-        "cycles": cycles(list(ports)),
+        "cycles": found,
         "all_reduce": re.findall(r"\S+: all-reduce: .*", status.output),
         "silent": sorted({one.name for one in listed} - set(ports)),
     }
@@ -93,6 +101,49 @@ def nccl(context: Context) -> Outcome:
     )
 
 
+def against(mine: list[float], other: list[float]) -> dict[str, Any] | None:
+    """Ratio of two presets' verify times with a 95 % bootstrap interval over their turns; under 1 is faster."""
+    if len(mine) < 3 or len(other) < 3:
+        return None
+    rng = random.Random(0)
+    drawn = sorted(
+        statistics.fmean(rng.choices(mine, k=len(mine))) / statistics.fmean(rng.choices(other, k=len(other)))
+        for _ in range(2000)
+    )
+    ratio = statistics.fmean(mine) / statistics.fmean(other)
+    return {"ratio": round(ratio, 4), "interval": [round(drawn[49], 4), round(drawn[1949], 4)]}
+
+
+def verdict(turns: dict[str, list[float]]) -> dict[str, Any]:
+    """Each preset's verify time at batch 1 against the default of its kind, custom all-reduce against NCCL, and what
+    that comes to in a sentence."""
+    rows = {
+        name: found
+        for name, mine in turns.items()
+        if name not in ("n-default", "c-default")
+        and (found := against(mine, turns.get(f"{name[0]}-default", [])))
+    }
+    if custom := against(turns.get("c-default", []), turns.get("n-default", [])):
+        rows["c-default"] = custom
+    said = []
+    for kind, words in (("n", "Without custom all-reduce"), ("c", "With it")):
+        own = {name: row for name, row in rows.items() if name[0] == kind and name != "c-default"}
+        differ = [
+            f"{name} takes {row['ratio']:.3f} {row['interval']} times the default's verify time"
+            for name, row in own.items()
+            if not row["interval"][0] <= 1 <= row["interval"][1]
+        ]
+        if own:
+            said.append(
+                f"{words}: " + ("; ".join(differ) or f"none of {', '.join(own)} differs from the default")
+            )
+    if custom:
+        said.append(
+            f"custom all-reduce takes {custom['ratio']:.3f} {custom['interval']} times NCCL's verify time"
+        )
+    return {"rows": rows, "sentence": ". ".join(said) or "too few turns to say anything"}
+
+
 CYCLES = r"""
 import glob, json, statistics
 out = {}
@@ -102,6 +153,13 @@ for path in glob.glob('/var/*/sglang/*/**/cycles.jsonl', recursive=True):
         try: rows.append(json.loads(line))
         except ValueError: pass
     name = path.split('/sglang/')[1].split('/')[0]
+    alone = [r for r in rows if r.get('batch') == 1 and r.get('verify_ms') and r['t'] >= SINCE]
+    turns, last = [], 0.0
+    for r in alone:
+        if r['t'] - last > 0.3: turns.append([])
+        turns[-1].append(r['verify_ms'])
+        last = r['t']
+    out.setdefault(name, {})['verify_by_turn'] = [statistics.median(turn) for turn in turns if len(turn) > 20]
     for batch in sorted({r.get('batch') for r in rows if r.get('batch')}):
         mine = [r for r in rows if r.get('batch') == batch and r.get('verify_ms')]
         if len(mine) > 20:
@@ -115,9 +173,10 @@ print(json.dumps(out))
 """
 
 
-def cycles(names: list[str]) -> dict[str, Any]:
-    """Quartiles of the parts of a cycle in milliseconds, by instance and batch size."""
-    said = ssh(f"python3 - <<'AERIE'\n{CYCLES}\nAERIE", 60)
+def cycles(names: list[str], since: float) -> dict[str, Any]:
+    """Quartiles of the parts of a cycle in milliseconds, by instance and batch size, and the median verify of each turn
+    at batch 1 that began after ``since``."""
+    said = ssh(f"python3 - <<'AERIE'\n{CYCLES.replace('SINCE', str(since))}\nAERIE", 60)
     try:
         return {name: found for name, found in json.loads(said.splitlines()[-1]).items() if name in names}
     except (ValueError, IndexError):
