@@ -17,8 +17,9 @@ options:
     description:
       - V(planned) compares the spec with the record and with what runs, refuses what cannot work, changes nothing.
       - V(built) makes the deployment's directory.
-      - V(stopped) asks systemd to stop the unit; it does not wait. With O(disable) also not started at boot; of
-        a unit that has stopped already what it left in C(/dev/shm) is removed then.
+      - V(stopped) asks systemd to stop the unit. It waits only for a server with nothing to drain, some seconds. With
+        O(disable) also not started at boot; of a unit that has stopped already what it left in C(/dev/shm) is removed
+        then.
       - V(started) makes the deployment current, writes the unit and asks systemd to start it; it does not wait.
       - V(rewritten) writes the unit and the record of a server that runs on, where only lines differ that need no
         restart (how it is stopped or started again), and has systemd read it.
@@ -285,7 +286,7 @@ gated:
   type: dict
   returned: with O(state=planned)
 ended:
-  description: The unit was stopped already and has no process left, so there is nothing to wait for.
+  description: The unit is stopped and has no process left, so there is nothing to wait for any more.
   type: bool
   returned: with O(state=stopped)
 candidates:

@@ -14,7 +14,7 @@ import pytest
 from ansible.module_utils.aerie import systemd
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import sha256_of
-from ansible.module_utils.aerie.instance import deployment, gated, restore, step_switch
+from ansible.module_utils.aerie.instance import deployment, drain, gated, restore, step_switch
 from ansible.module_utils.aerie.instance.keys import client_key
 from ansible.module_utils.aerie.instance.restore import Candidate
 from ansible.module_utils.aerie.instance.spec import SPEC_VERSION, Release
@@ -298,7 +298,11 @@ def test_the_record_keeps_the_time_of_its_build(made: Made) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(90, "TimeoutStopSec=90\n"), (0, "TimeoutStopSec=195\n")])
 def test_a_stop_takes_the_time_that_is_asked_now(
-    made: Made, told: list[tuple[str, ...]], seconds: int, text: str, tmp_path: Path
+    made: Made,
+    told: list[tuple[str, ...]],
+    seconds: int,
+    text: str,
+    tmp_path: Path,
 ) -> None:
     step = step_of(made, state="stopped", stop_timeout=seconds, disable=False)
     step.store.unit_path = tmp_path / "a.service"
@@ -322,3 +326,20 @@ def test_what_an_earlier_version_named_keeps_its_name(made: Made, monkeypatch: p
     assert step._as_named(made.specs["production"]) == old
     other = replace(made.specs["production"], user="other")
     assert step._as_named(other) == other
+
+
+@pytest.mark.parametrize(("requests", "ended"), [(0, True), (3, False)])
+def test_a_server_with_nothing_to_drain_is_waited_for(
+    made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, requests: int, ended: bool
+) -> None:
+    """One that drains is left to the wait, which shows how many requests it has."""
+    made.store.set_current(made.specs["production"].digest)
+    looks = iter(["active\nMainPID=7", "deactivating", "inactive"])
+    show = lambda name: UnitState.parse(name, f"LoadState=loaded\nActiveState={next(looks)}\n")  # noqa: E731
+    monkeypatch.setattr(systemd, "show", show)
+    monkeypatch.setattr(systemd, "systemctl", lambda *_, **__: None)
+    monkeypatch.setattr(drain, "load_of", lambda *_: drain.Load(requests))
+    step = step_of(made, state="stopped", disable=False)
+    step.store.unit_path = tmp_path / "a.service"
+    step_switch.stopped(step)
+    assert step.found == {"ended": ended}
