@@ -18,6 +18,7 @@ description:
   - C(bench_serving) runs under the release's python as the service user, without a GPU in sight, since its
     tokenizer may be code that ships with the model. The API key reaches it through a pipe and is on no
     command line.
+  - One load at a time. What a killed run left behind goes on by itself, and is waited for.
   - Prompts are sent in the same order each time, whole rounds of the set, so that two runs can be compared
     prompt by prompt.
 version_added: "0.2.0"
@@ -229,6 +230,7 @@ from ansible.module_utils.aerie.accept.run import inspect_server, measure
 from ansible.module_utils.aerie.accept.server import check_environment
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance.keys import admin_key, client_key
+from ansible.module_utils.aerie.measure.alone import only_load
 from ansible.module_utils.aerie.measure.bench_figures import batch_figures, summary
 from ansible.module_utils.aerie.measure.bench_run import BenchJob, check_batches, run_load
 from ansible.module_utils.basic import AnsibleModule
@@ -291,7 +293,8 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     def accept(ids: list[list[int]]) -> None:
         acceptance.update(measure(client, ids, options, settings, progress))
 
-    load = run_load(job(params, key), prompts, accept, progress.say)
+    with only_load(params["url"], params["timeout"], progress.say):
+        load = run_load(job(params, key), prompts, accept, progress.say)
     batches = [batch_figures(b["batch"], b["rows"], b["duration"]) for b in load.batches]
     for row in acceptance["rows"]:
         row["prompt"] = row["index"]

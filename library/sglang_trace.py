@@ -142,6 +142,7 @@ from ansible.module_utils.aerie.accept.prompts import choose_prompts
 from ansible.module_utils.aerie.accept.server import server_settings
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance.keys import admin_key, client_key
+from ansible.module_utils.aerie.measure.alone import only_load
 from ansible.module_utils.aerie.measure.trace import trace_figures
 from ansible.module_utils.aerie.measure.trace_run import TraceJob, run_trace
 from ansible.module_utils.basic import AnsibleModule
@@ -180,7 +181,8 @@ def run(params: dict[str, Any]) -> dict[str, Any]:
         ranks=settings.ranks,
         user=params["user"],
     )
-    place, ranks = run_trace(client, admin, job, choose_prompts(PROMPTS).texts(), progress.say)
+    with only_load(params["url"], params["timeout"], progress.say):
+        place, ranks = run_trace(client, admin, job, choose_prompts(PROMPTS).texts(), progress.say)
     found = trace_figures(ranks, job.ranks)
     return {"trace": {**found, "steps": job.steps, "batch": job.batch, "directory": str(place)}}
 
