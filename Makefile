@@ -7,8 +7,8 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 # Scenario measure (benchmark and profile: five starts of SGLang) is too slow for every run; `make molecule` runs it.
 SLOW := --deselect 'tests/scenarios/test_scenarios.py::test_scenario[measure]'
-# Scenarios that nobody has seen pass yet; `make molecule` runs them, `make test` does not.
-UNPROVEN := --deselect 'tests/scenarios/test_scenarios.py::test_scenario[tune]'
+# Scenarios that `make molecule` runs and `make test` does not: each start of a server costs half a minute and more.
+LONG := --deselect 'tests/scenarios/test_scenarios.py::test_scenario[tune]'
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -43,7 +43,7 @@ releases: setup ## Prove source patches and draft rules on every release of SGLa
 	@$(PYTEST) -v tests/releases --durations=5
 
 test: packages ## Run everything: unit tests, patches in eight releases, lint, scenarios, the road under the oldest ansible-core
-	@AERIE_MATRIX=oldest $(PYTEST) -v -rs tests/unit tests/releases tests/lint tests/scenarios tests/matrix -m 'not every_release' $(UNPROVEN) $(SLOW) --durations=10
+	@AERIE_MATRIX=oldest $(PYTEST) -v -rs tests/unit tests/releases tests/lint tests/scenarios tests/matrix -m 'not every_release' $(LONG) $(SLOW) --durations=10
 
 demo: packages ## Boot a disposable host here and run production.yml against it with a real SGLang on the CPU (as root)
 	@$(BIN)/python tests/demo
