@@ -1,7 +1,7 @@
 """Somebody who holds GPU memory, in the host and outside it.
 
 In a rehearsal the card is the driver's double (tests/nvml): a process of the host that is named in its scenario holds
-nothing but counts as a holder (rehearsal/double.py), and an outsider is a line of the scenario.
+nothing but counts as a holder (doubles/place.py), and an outsider is a line of the scenario.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def watch(scheduler: int, detokenizer: int) -> None:
 
 def load() -> tuple[int, int]:
     fraction = float(flag("--mem-fraction-static", "0.5"))
-    say("server_args=ServerArgs(a double, tests/gpu/rehearsal/server.py)")
+    say("server_args=ServerArgs(a double, tests/gpu/doubles/server.py)")
     scheduler, detokenizer = child("sglang::scheduler"), child("sglang::detokenizer")
     say("Init torch distributed begin.")
     say("Load weight begin. avail mem=139.00 GB")

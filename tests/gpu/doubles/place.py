@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The doubles of a rehearsal: `double.py HOST STATE CARDS SERVER`. Needs the test host to run (tests/hosts).
+"""The doubles of a rehearsal: `doubles/place.py HOST STATE CARDS SERVER`. Needs the test host to run (tests/hosts).
 
 Copies the library (tests/nvml) and its scenario into the host, and writes under STATE/nvml what the machine around it
 shall see: the same cards and the same processes, whose control groups have longer paths there. SERVER `double` puts
@@ -71,7 +71,7 @@ def outside_path(host: str) -> str:
         for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
             if path.endswith("init.scope") and (Path(mount) / path / "cgroup.procs").exists():
                 return str(Path(mount) / path).removesuffix("/init.scope")
-    raise SystemExit(f"double: the control group of {host} was not found")
+    raise SystemExit(f"place: the control group of {host} was not found")
 
 
 def put_server(host: str, wanted: bool) -> None:
