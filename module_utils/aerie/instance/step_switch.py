@@ -13,8 +13,8 @@ from .spec import CONFIG, resolved
 from .step import Step
 from .unit_lines import with_stop_timeout
 
-# An idle SGLang notices SIGTERM within five seconds and ends its schedulers in one or two.
-IDLE_S = 8.0
+# An idle SGLang notices SIGTERM within five seconds; its schedulers then have some to release their memory.
+IDLE_S = 15.0
 
 
 def built(step: Step) -> None:
