@@ -24,7 +24,17 @@ from stages import PLANS, STEPS
 from stages.core import RESERVE, Context, Outcome, Step, as_json, tail
 
 # Steps after which the unit is not looked at: they take a second, or the unit is not what they are about.
-UNSEEN = ("gpu-idle", "gpu-held", "gpu-zero", "check-virgin", "foreign", "speed", "speed-up", "speed-stop")
+UNSEEN = (
+    "gpu-idle",
+    "gpu-held",
+    "gpu-zero",
+    "check-virgin",
+    "foreign",
+    "speed",
+    "speed-up",
+    "speed-stop",
+    "clear",
+)
 BY_NAME = {step.name: step for step in STEPS}
 __all__ = ["as_json", "main"]
 

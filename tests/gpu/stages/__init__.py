@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import faults, hardening, nccl, production, rounds, speed, tuning, two, wiring
+from . import faults, hardening, nccl, production, rounds, side, speed, tuning, two, wiring
 from .core import Step
 
 STEPS: tuple[Step, ...] = (
@@ -18,6 +18,7 @@ STEPS: tuple[Step, ...] = (
     *tuning.STEPS,
     *two.STEPS,
     *nccl.STEPS,
+    side.CLEAR,
 )
 
 
@@ -47,7 +48,7 @@ PLANS: dict[str, tuple[str, ...]] = {
     ),
     # After "two" on the same machine: one card for the instance, the other for the side instances (inventory-apart).
     "apart": (
-        *("production", "again", "hardening", "foreign-road"),
+        *("clear", "production", "again", "hardening", "foreign-road"),
         *("round-1/crash/oom+wiring/kills/would-block/wiring-stop/speed-up", "speed", "speed-stop"),
         *("time-to-ready", "tune", "profile", "round-2", "benchmark"),
     ),

@@ -13,7 +13,7 @@ from typing import Any
 
 from record import RELEASE, RUN, SIDE_CARD, ssh
 
-from .core import inventories
+from .core import Context, Outcome, Step, inventories
 
 FIRST_PORT = 32000
 # What the driver does not attribute to a process: 10 MiB for one server, 29 for four (samples/nvml.jsonl).
@@ -100,3 +100,19 @@ def seed(names: Iterable[str], source: str = "default") -> str | None:
     """Warm the caches; returns why not."""
     said = ssh(seed_script(names, source), 60)
     return None if said.endswith("seeded") else f"caches were not copied: {said[-300:]}"
+
+
+def clear(context: Context) -> Outcome:
+    """Stop every side instance that a step which was cut short left behind: it would hold its card for those after."""
+    others = (
+        "systemctl list-units --plain --no-legend 'sglang-*.service' | cut -d' ' -f1 | "
+        "grep -v ^sglang-default.service"
+    )
+    found = ssh(others, 20).split()
+    if found:
+        ssh(f"systemctl stop {' '.join(found)}; systemctl reset-failed {' '.join(found)}; echo done", 60)
+    left = ssh(f"systemctl is-active $({others}) 2>/dev/null | grep -c ^active", 20) if found else "0"
+    return Outcome(None if left == "0" else f"{left} of {found} still run", {"stopped": found})
+
+
+CLEAR = Step("clear", 15, "side instances that an earlier step left behind are stopped", clear)
