@@ -32,6 +32,7 @@ Each fault is made on a real systemd host over real ssh. The server is a double 
 nftables and the file system are real. After each fault the host is looked at from outside Ansible: phase, current and
 accepted deployment, unit, boot, health, firewall, lease. `make test` makes one of each kind. "Not run" says that a
 fault is written down as a test and that the runs which this page was written from did not make it.
+"Failed" is the last outcome that was seen, whatever was corrected since.
 
 """
 NOT_COVERED = """

@@ -13,7 +13,8 @@ it does wrong it reads from /srv/double/misbehaviour.json, at its start and at e
      "accept": 0,                       drafts accepted per verify, 0 to 3; 2 without it
      "drain": 5, "deaf": true}          seconds that a request in flight takes to drain; ignores SIGTERM
 
-With a key in its configuration file it answers 401 to whoever does not send it, except on /health.
+With a key in its configuration file it answers 401 to whoever does not send it, except on /health and /health_generate
+(SGLang excepts whatever begins with /health: srt/utils/auth.py of 0.5.23).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path == "/health":
+        if path in ("/health", "/health_generate"):
             self.answer(503 if Handler.stopping else commanded().get("health", 200), None)
         elif self.known() and path == "/server_info":
             self.answer(200, server_info())
