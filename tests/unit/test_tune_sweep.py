@@ -203,6 +203,12 @@ def test_the_floor_is_part_of_what_is_recommended() -> None:
     assert yaml.safe_load(results["inventory"]) == results["variables"]
 
 
+def test_a_machine_that_was_not_quiet_is_what_the_verdict_begins_with() -> None:
+    sweep, records = play(request(presets=[], candidates=[]))
+    slow = replace(records[-1], result=result(sweep.base, 0.05, 5))
+    assert analyse(sweep, [*records[:-1], slow])["verdict"][0].startswith("The machine was not quiet")
+
+
 def test_the_inventory_stays_where_nothing_is_clearly_faster() -> None:
     sweep, records = play(request(lengths=[3, 4], presets=[], candidates=[]))
     assert recommended(sweep, records) is records[0]
