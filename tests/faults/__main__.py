@@ -7,6 +7,7 @@ python tests/faults --page                       only write the page, from the r
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -101,7 +102,7 @@ def main() -> int:
         **os.environ,
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "AERIE_FAULTS": "all",
-        "AERIE_FAULTS_WORDS": " ".join(words),
+        "AERIE_FAULTS_WORDS": json.dumps(words),
         "AERIE_FAULTS_RESUME": "yes" if "--resume" in sys.argv[1:] else "",
     }
     done = subprocess.run(
