@@ -11,7 +11,9 @@ from road import STATE, UNIT, Host, Road
 def test_the_unit_was_edited(host: Host, road: Road) -> None:
     """Somebody edited the unit file: the run names it, puts it back, restarts once, and is accepted."""
     mode = mode_of(host)
-    host.sh(f"sed -i 's/^ProtectClock=yes$/ProtectClock=no/' /etc/systemd/system/{UNIT} && systemctl daemon-reload")
+    host.sh(
+        f"sed -i 's/^ProtectClock=yes$/ProtectClock=no/' /etc/systemd/system/{UNIT} && systemctl daemon-reload"
+    )
     done = road.run(f"{mode}.yml")
     assert done.rc == 0, done.told()
     assert f"unit file /etc/systemd/system/{UNIT} was edited" in done.output
