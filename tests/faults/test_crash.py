@@ -81,10 +81,10 @@ def test_the_launcher_stays_and_nothing_answers(host: Host, road: Road) -> None:
     ("how", "code"),
     [
         ({"accept": 0}, "accept-length-below-floor"),
-        ({"generate": "garbage"}, "accept-answer-loops"),
+        ({"generate": "garbage"}, "accept-output-degenerate"),
         ({"generate": "empty"}, "accept-no-answer"),
         ({"generate": "hang"}, "accept-generation-timeout"),
-        ({"generate": 500}, "accept-server-error"),
+        ({"generate": 500}, "accept-http-status"),
     ],
     ids=["collapses", "garbage", "empty", "hangs", "error"],
 )
