@@ -9,6 +9,7 @@ it; the rank that the others wait for has the least.
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -129,13 +130,12 @@ def trace_figures(ranks: Sequence[Mapping[str, Any]], expected: int | None = Non
     elif mute:
         found["why"] = f"the trace of {', '.join(mute)} holds hardly any kernel"
     else:
-        shares = sorted(float(one["share"]) for one in ranks)
-        beside = sorted(float(one["share_beside"]) for one in ranks)
-        middle = len(shares) // 2
+        shares = [float(one["share"]) for one in ranks]
+        beside = [float(one["share_beside"]) for one in ranks]
         found.update(
-            share=(shares[middle] + shares[~middle]) / 2,
-            share_low=shares[0],
-            share_high=shares[-1],
-            share_beside=(beside[middle] + beside[~middle]) / 2,
+            share=statistics.median(shares),
+            share_low=min(shares),
+            share_high=max(shares),
+            share_beside=statistics.median(beside),
         )
     return found
