@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.instance.arguments import check_free_arguments
+from ansible.module_utils.aerie.instance.arguments import check_free_arguments, normalise
 from ansible.module_utils.aerie.instance.unit import check_user_environment
 from ansible.module_utils.aerie.measure.bench_run import check_batches
 from ansible.module_utils.aerie.measure.tune_errors import (
     BAD_CANDIDATE,
     BAD_LENGTHS,
-    HOST_PRESET,
+    HIDDEN_PRESET,
     NO_CYCLE,
     TOO_MANY_AT_A_TIME,
 )
@@ -40,11 +40,12 @@ def check(kind: str, values: Mapping[str, Any]) -> None:
     _check_lengths(values["sglang_tune_lengths"] or range(1, values["sglang_tune_max_steps"] + 1))
     _check_candidates(values["sglang_tune_candidates"])
     wanted = values["sglang_tune_nccl_presets"]
-    shared = _of_the_host(values.get("gpu_host_nccl_env"))
-    if "auto" not in wanted and presets_for([], wanted) and shared:
-        raise HOST_PRESET.error(
-            f"gpu_host_nccl_env sets {shared}, so no preset would be what it is called",
-            next="move them to sglang_server_environment, or set sglang_tune_nccl_presets: []",
+    why = _hidden(values.get("gpu_host_nccl_env"), values.get("sglang_server_arguments"))
+    if "auto" not in wanted and presets_for([], wanted) and why:
+        raise HIDDEN_PRESET.error(
+            f"{why}, so no preset would be what it is called",
+            next="move gpu_host_nccl_env's to sglang_server_environment, take enable_deterministic_inference out of "
+            "sglang_server_arguments, or set sglang_tune_nccl_presets: []",
         )
 
 
@@ -56,19 +57,30 @@ def resolved(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     left = dict(request)
     topology = left.pop("topology", None) or []
-    shared = _of_the_host(left.pop("host_environment", None))
+    arguments = (left.get("base") or {}).get("arguments")
+    why = _hidden(left.pop("host_environment", None), arguments)
     wanted, left["notes"] = left.get("presets"), []
-    if shared and wanted is None and presets_for(topology, None):
+    if why and wanted is None and presets_for(topology, None):
         wanted = []
-        left["notes"] = [f"NCCL presets were not tried: gpu_host_nccl_env sets {shared} for the whole host."]
+        left["notes"] = [f"NCCL presets were not tried: {why}."]
     left["presets"] = presets_for(topology, wanted)
-    left["custom_all_reduce"] = try_custom_all_reduce(topology, left.get("custom_all_reduce"))
+    reduces = False if _deterministic(arguments) else left.get("custom_all_reduce")
+    left["custom_all_reduce"] = try_custom_all_reduce(topology, reduces)
     return left
 
 
-def _of_the_host(environment: Mapping[str, Any] | None) -> str:
-    """Names of the variables that a preset replaces and that are set for every instance of the host."""
-    return ", ".join(name for name in NCCL_TUNED if (environment or {}).get(name) is not None)
+def _hidden(environment: Mapping[str, Any] | None, arguments: Mapping[str, Any] | None) -> str:
+    """Why a preset's variables would not be those that run; empty where they would."""
+    if _deterministic(arguments):
+        return "enable_deterministic_inference sets NCCL_ALGO to allreduce:tree whatever the unit says"
+    shared = ", ".join(name for name in NCCL_TUNED if (environment or {}).get(name) is not None)
+    return f"gpu_host_nccl_env sets {shared} for the whole host" if shared else ""
+
+
+def _deterministic(arguments: Mapping[str, Any] | None) -> bool:
+    """Whether SGLang overwrites NCCL_ALGO and switches custom all-reduce off (`server_args.py`, read in 0.5.4, 0.5.17
+    and 0.5.23: at TP above 1)."""
+    return any(normalise(k) == "enable_deterministic_inference" and v for k, v in (arguments or {}).items())
 
 
 def _check_batches(batches: Sequence[int], limit: int) -> None:

@@ -9,6 +9,7 @@ from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie_reports.asked import check, resolved
 
 PCIE = [{"nvlinks": 0, "p2p": False}]
+DETERMINISTIC = {"enable-deterministic-inference": True}
 
 
 def values(**changes: Any) -> dict[str, Any]:
@@ -64,6 +65,7 @@ def test_a_profile_needs_speculation() -> None:
         ({"max_steps": 0}, "tune-lengths-invalid"),
         ({"nccl_presets": ["LL129"]}, "tune-preset-unknown"),
         ({"nccl_presets": ["LL"], "gpu_host_nccl_env": {"NCCL_ALGO": "Ring"}}, "tune-preset-hidden"),
+        ({"nccl_presets": ["LL"], "sglang_server_arguments": DETERMINISTIC}, "tune-preset-hidden"),
         ({"candidates": [{"arguments": {"page_size": 64}}]}, "tune-candidate-invalid"),
         ({"candidates": [{"name": "a"}]}, "tune-candidate-invalid"),
         ({"candidates": [{"name": "a", "argument": {"page_size": 64}}]}, "tune-candidate-invalid"),
@@ -95,3 +97,19 @@ def test_presets_are_left_out_where_the_host_would_hide_them(
     found = resolved(asked)
     assert (len(found["presets"]), len(found["notes"])) == (presets, notes)
     assert "topology" not in found
+
+
+def test_deterministic_inference_leaves_nothing_of_nccl_to_try() -> None:
+    asked = {
+        "presets": None,
+        "custom_all_reduce": None,
+        "topology": [{"nvlinks": 18, "p2p": True}],
+        "base": {"arguments": DETERMINISTIC},
+    }
+    found = resolved(asked)
+    assert (found["presets"], found["custom_all_reduce"]) == ([], False)
+    assert "allreduce:tree" in found["notes"][0]
+    plain = resolved({**asked, "base": {"arguments": {"enable-deterministic-inference": False}}})
+    assert plain["presets"]
+    assert plain["custom_all_reduce"]
+    assert not plain["notes"]

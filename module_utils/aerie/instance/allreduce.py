@@ -54,8 +54,11 @@ def judge(command: Sequence[str], lines: Iterable[str]) -> AllReduce:
     kept = list(lines)
     fused = next((match.group(1) for line in kept if (match := _FUSED.search(line))), "")
     if _SWITCH in command or _DETERMINISTIC in command:
-        flag = _SWITCH if _SWITCH in command else _DETERMINISTIC
-        return AllReduce(NCCL, f"NCCL, as {flag} asks", False, fused)
+        said = f"NCCL, as {_SWITCH if _SWITCH in command else _DETERMINISTIC} asks"
+        if _DETERMINISTIC in command:
+            # Read in the source of 0.5.4, 0.5.17 and 0.5.23 (`server_args.py`, `attention_hook.py`).
+            said += "; SGLang sets NCCL_ALGO to allreduce:tree over what the unit has"
+        return AllReduce(NCCL, said, False, fused)
     if found := next((match for line in kept if (match := _SET_UP.search(line))), None):
         multicast = found.group(2) == "True"
         said = f"custom all-reduce 2, {found.group(1)} MB of symmetric memory, multicast {'ON' if multicast else 'off'}"

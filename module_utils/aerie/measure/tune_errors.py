@@ -17,10 +17,10 @@ NO_CYCLE = ErrorKind(
     "speculate.",
 )
 UNKNOWN_PRESET = ErrorKind("tune-preset-unknown", "A preset was asked for that does not exist.")
-HOST_PRESET = ErrorKind(
+HIDDEN_PRESET = ErrorKind(
     "tune-preset-hidden",
-    "An NCCL preset replaces the variables of one instance, and the same variables are set for the whole host: what "
-    "would run is not what the preset's name says.",
+    "An NCCL preset replaces the variables of one instance, and the same variables are set for the whole host or by "
+    "SGLang itself: what would run is not what the preset's name says.",
 )
 WITHOUT_EFFECT = ErrorKind(
     "tune-setting-without-effect",

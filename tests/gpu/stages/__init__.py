@@ -49,8 +49,8 @@ PLANS: dict[str, tuple[str, ...]] = {
     # After "two" on the same machine: one card for the instance, the other for the side instances (inventory-apart).
     "apart": (
         *("clear", "production", "again", "hardening", "foreign-road"),
-        *("round-1/crash/oom+wiring/kills/would-block/wiring-stop/speed-up", "speed", "speed-stop"),
-        *("time-to-ready", "tune", "profile", "round-2", "benchmark"),
+        "round-1/crash/oom/round-2+wiring/kills/would-block/wiring-stop/speed-up/speed",
+        "round-3/time-to-ready/profile/benchmark+speed-stop/tune",
     ),
     "first-day": (
         *("gpu-idle", "check-virgin", "production", "gpu-held", "again", "check-running", "status"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from record import REHEARSAL, RUN
+from record import REHEARSAL, RUN, SIDE_CARD
 
+from . import side
 from .core import Context, Outcome, Step, passed, playbook, tail
 
 LOAD = {
@@ -19,6 +20,9 @@ LOAD = {
     "sglang_tune_reports_dir": str(RUN / "reports"),
 }
 
+# With a card for side instances, the sweep has a server of its own there; the first card goes on with other steps.
+SWEPT = side.Instance("swept", 140)
+
 # What a sweep still does when it starts no further setting: the last one's load, the way back, the report.
 AFTER_S = 120
 
@@ -30,7 +34,13 @@ def book(name: str, **more: Any) -> Callable[[Context], Outcome]:
         variables = {**LOAD, **more}
         if name == "tune":
             variables["sglang_tune_budget_minutes"] = max(1, int((context.left() - AFTER_S) / 60))
-        done = context.run(playbook(f"playbooks/{name}.yml", **variables))
+        words = playbook(f"playbooks/{name}.yml", **variables)
+        if name == "tune" and SIDE_CARD:
+            if why := side.seed([SWEPT.name]):
+                return Outcome(why)
+            path = side.write(SWEPT.name, [SWEPT])
+            words = side.playbook(f"playbooks/{name}.yml", path, [SWEPT.host], **variables)
+        done = context.run(words)
         why = passed(done)
         return Outcome(
             why, {"verdict": verdicts(done.output), **({"tail": tail(done.output)} if why else {})}
