@@ -46,7 +46,8 @@ def points_of(mode: str, events: Sequence[Mapping[str, Any]]) -> list[Point]:
         raise ValueError(f"tasks of one name, so that a kill cannot be told where: {repeated}")
     found = [Point(mode, names[n], 0.0, BOUNDARY) for n in within]
     for n in within:
-        if n <= last and ends.get(n, {}).get("changed"):
+        # The lease modules write and remove a file of the host, and report no change of it.
+        if n <= last and (ends.get(n, {}).get("changed") or names[n] in (FIRST, LAST)):
             took = float(ends[n]["t"]) - float(tasks[n]["t"])
             found += [Point(mode, names[n], round(part * took, 2), how) for part, how in PARTS]
     return found

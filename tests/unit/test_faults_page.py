@@ -77,7 +77,7 @@ def test_points_are_the_recorded_runs_boundaries_and_the_middle_of_what_changes(
         event(0, "task", 0.0, name="Validate the inventory"),
         event(0, "ok", 1.0, changed=False),
         event(1, "task", 1.0, name="sglang_server : Take the lease"),
-        event(1, "ok", 2.0, changed=True),
+        event(1, "ok", 2.0, changed=False),
         event(2, "task", 2.0, name="sglang_server : Bring it into service"),
         event(2, "skipped", 2.0),
         event(3, "task", 2.0, name="sglang_server : Stop the old server"),
@@ -99,11 +99,13 @@ def test_points_are_the_recorded_runs_boundaries_and_the_middle_of_what_changes(
         ("Take the lease", "everything, inside", 0.8),
         ("Stop the old server", "inside", 2.0),
         ("Stop the old server", "everything, inside", 3.2),
+        ("Give the lease back", "inside", 0.5),
+        ("Give the lease back", "everything, inside", 0.8),
     ]
     done = {found[0].name: {"wrong": "", "hit": False}, found[-1].name: {"wrong": "x", "hit": True}}
     assert points.told(found, done).startswith("1 of 2 kills converge: 1 at a boundary, 0 of the controller")
     assert points.told(found, done).endswith(
-        "(1 of the latter two before the module had answered); 6 not run"
+        "(1 of the latter two before the module had answered); 8 not run"
     )
     twice = [*events, event(6, "task", 8.0, name="gpu_host : Stop the old server"), event(6, "ok", 9.0)]
     twice += [event(7, "task", 9.0, name="sglang_server : Give the lease back"), event(7, "ok", 9.0)]
