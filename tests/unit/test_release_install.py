@@ -5,6 +5,7 @@ The tools and one release are built once a session; tests that change something 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -19,7 +20,9 @@ from pathlib import Path
 import ansible.module_utils
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.release import build as release_build
 from ansible.module_utils.aerie.release import install as release_install
+from ansible.module_utils.aerie.release import pip as release_pip
 from ansible.module_utils.aerie.release import wheels as release_wheels
 from ansible.module_utils.aerie.release.install import Request, is_installed, present, verified
 from ansible.module_utils.aerie.release.layout import read_record
@@ -189,6 +192,44 @@ def test_no_space(
     assert error.kind.code == "disk-too-full"
     assert error.evidence == ["needed: 300 MiB", "free:   100 MiB", "short:  200 MiB"]
     assert not (tmp_path / "x").exists()
+
+
+VENV = release_build.VENV_FAILED.error("venv ended with 1", evidence=["ensurepip failed"], next="x")
+PIP = release_pip.failure(["ERROR: [Errno 28] No space left on device"], Path("/log"))
+HASH = release_pip.HASH_MISMATCH.error("not the hash", next="x")
+
+
+@pytest.mark.parametrize(
+    ("error", "free", "code"),
+    [
+        (VENV, 3, "disk-ran-full"),  # what ensurepip said is swallowed by venv: the room alone tells
+        (VENV, 5000, "venv-failed"),
+        (PIP, 5000, "disk-ran-full"),  # pip has removed its temporary files already
+        (HASH, 3, "package-hash-mismatch"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 0, "disk-ran-full"),
+    ],
+)
+def test_the_disk_ran_full_on_the_way(
+    installed: tuple[Request, dict, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    free: int,
+    code: str,
+) -> None:
+    def fail(layout: object, job: release_build.Build, say: Say) -> None:
+        job.path.mkdir(parents=True)
+        raise error
+
+    monkeypatch.setattr(release_build, "_build", fail)
+    monkeypatch.setattr(release_build, "free_mib", lambda path: free)
+    found = refused(replace(installed[0], prefix=str(tmp_path / "x")))
+    assert found.kind.code == code
+    if code == "disk-ran-full":
+        assert "ran out of space while tools was installed" in found.what
+        assert found.evidence[0] == f"free when it failed: {free} MiB"
+        assert found.next.startswith(f"df -h {tmp_path}/x/venvs")
+    assert list((tmp_path / "x").glob("venvs/*/*")) == []
 
 
 def test_packages_that_the_wheelhouse_lacks_are_all_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import shutil
@@ -12,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import ErrorKind
+from ..errors import AerieError, ErrorKind
 from . import pip as release_pip
 from .layout import TOOLS, Layout, Record, write_record
 from .lockfile import Lock
 from .python import Installed, inspect
+from .wheels import free_mib
 
 BASE_MISSING = ErrorKind(
     "base-site-packages-missing", "sglang_install_base_site_packages is not a directory on the host."
@@ -25,9 +27,16 @@ VERSION_DIFFERS = ErrorKind(
     "release-version-differs", "The sglang that is installed is not the release that the inventory names."
 )
 VENV_FAILED = ErrorKind("venv-failed", "Making the virtual environment failed before anything was installed.")
+RAN_FULL = ErrorKind(
+    "disk-ran-full",
+    "The file system ran out of space while a release was installed. What was half there is removed again.",
+)
 
 Say = Callable[[str], None]
 _TICK_S = 0.5
+# With less than this free after a failure, room is what was missing: a venv's own pip takes 12 MiB, and what
+# ensurepip says when it cannot write them is swallowed by the venv module.
+_NO_ROOM_MIB = 16
 
 
 @dataclass(frozen=True)
@@ -63,11 +72,32 @@ def build(layout: Layout, job: Build, say: Say) -> Record:
     umask = os.umask(0o022)
     try:
         return _build(layout, job, say)
-    except Exception:
+    except Exception as error:
+        full = _ran_full(job, error)
         shutil.rmtree(job.path, ignore_errors=True)
+        if full is not None:
+            raise full from error
         raise
     finally:
         os.umask(umask)
+
+
+def _ran_full(job: Build, error: Exception) -> AerieError | None:
+    """What to raise instead when the disk ran full; its room is looked at before what was half made is removed."""
+    if isinstance(error, AerieError):
+        evidence = [error.what, *error.evidence]
+        suspect = error.kind in (VENV_FAILED, release_pip.INSTALL_FAILED)
+    else:
+        evidence, suspect = [str(error)], isinstance(error, OSError) and error.errno == errno.ENOSPC
+    told = suspect and any(os.strerror(errno.ENOSPC) in line for line in evidence)
+    free = free_mib(job.path)
+    if not told and not (suspect and free < _NO_ROOM_MIB):
+        return None
+    return RAN_FULL.error(
+        f"the file system of {job.path.parent} ran out of space while {job.name} was installed",
+        evidence=[f"free when it failed: {free} MiB", *evidence],
+        next=f"df -h {job.path.parent}; make room there and run again",
+    )
 
 
 def _build(layout: Layout, job: Build, say: Say) -> Record:
