@@ -139,8 +139,7 @@ def look(params: dict) -> tuple[dict, AerieError | None]:
     part = systemd.journal(store.unit_name, invocation=seen.unit.invocation, after=params["cursor"])
     phase = startup.phase_of(part.lines, params["phase"])
     if ready:
-        lost = seen.unit.stopped or seen.unit.restarts or seen.unit.sub.startswith("auto-restart")
-        tail = systemd.journal(store.unit_name, last=25).lines if lost else []
+        tail = systemd.journal(store.unit_name, last=25).lines if startup.ended(seen.unit) else []
         verdict = startup.judge_start(seen, tail, phase, holders.lines(seen.listener, seen.members))
     else:
         spec = store.spec(seen.running) if seen.owns_port else None

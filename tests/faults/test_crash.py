@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from expect import OTHER, assert_failed, assert_serves, mode_of
 from road import Host, Road
@@ -40,6 +42,22 @@ def test_it_dies_again_and_again_after_it_was_ready(host: Host, road: Road) -> N
     for word in ("Failed step: ", "The host now: ", "Next: ", f"again\n({before}, SGLang"):
         assert word in done.last_words(), (word, done.last_words())
     assert_serves(host, before)
+
+
+@pytest.mark.kind("crash")
+@pytest.mark.full
+def test_it_ends_by_itself_as_if_it_were_asked_to(host: Host, road: Road) -> None:
+    """The running server ends with status 0, as SGLang's launcher may after a child: systemd starts it again."""
+    before = host.seen()
+    host.sh(f"kill -TERM {before['pid']}")
+    until = time.monotonic() + 60
+    while (seen := host.seen())["pid"] in (0, before["pid"]) or seen["health"] != 200:
+        assert time.monotonic() < until, seen
+        time.sleep(1)
+    done = road.run(f"{before['mode']}.yml")
+    assert done.rc == 0, done.told()
+    assert host.seen()["pid"] == seen["pid"], "it was restarted once more"
+    assert_serves(host, before["mode"])
 
 
 @pytest.mark.kind("crash")

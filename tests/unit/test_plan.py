@@ -177,6 +177,29 @@ def test_a_server_that_still_loads_is_waited_for_not_restarted(health: str) -> N
     assert "still loading after 20 s" in result.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("start_ticks", "restarts", "restart"),
+    [
+        (5000, 0, True),  # this very process was accepted: it has loaded long ago
+        (4000, 0, False),  # another one of this unit was: after a boot, or a restart by hand
+        (4000, 1, True),  # systemd started it again
+    ],
+)
+def test_a_young_server_that_stopped_answering_is_no_loading_one(
+    start_ticks: int, restarts: int, restart: bool
+) -> None:
+    accepted = InstanceState(
+        phase=ACCEPTED,
+        accepted=WANTED.digest,
+        history=[{"digest": WANTED.digest, "pid": 100, "start_ticks": start_ticks}],
+    )
+    unit = replace(UNIT, restarts=restarts)
+    result = plan(replace(RUNNING, health="HTTP 503", age_s=20.0, unit=unit), accepted)
+    assert result.gates
+    assert result.restart is restart
+    assert ("/health does not answer: HTTP 503" in result.reasons[0]) is restart
+
+
 @pytest.mark.parametrize("phase", [SWITCHED, STOPPED])
 def test_gates_that_have_not_passed_are_run_without_a_restart(phase: str) -> None:
     result = plan(state=InstanceState(phase=phase, accepted=WANTED.digest))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sglang_server_wait as module
+from ansible.module_utils.aerie.systemd import JournalPart
+from test_startup import LOADING, UNIT
 
 
 class Clock:
@@ -74,3 +78,23 @@ def test_a_server_that_loads_is_looked_at_less(
 ) -> None:
     watch(monkeypatch, clock, [phase, "end"], until="ready")
     assert clock.pauses == [getattr(module, pause)]
+
+
+def test_a_server_that_is_just_ending_is_told_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Seen on an H200: its last words had been read by the look before, and the error came without any."""
+    leaving = replace(LOADING, unit=replace(UNIT, active="deactivating", sub="stop-sigkill"))
+    monkeypatch.setattr(module.reality, "look", lambda *words, **more: leaving)
+    monkeypatch.setattr(
+        module.systemd,
+        "journal",
+        lambda unit, **more: JournalPart(
+            ["torch.OutOfMemoryError: CUDA out of memory."] if "last" in more else [], "c"
+        ),
+    )
+    params = {"state_dir": str(tmp_path), "instance": "default", "lease": None, "host": "127.0.0.1"}
+    _, error = module.look({**params, "port": 30000, "until": "ready", "cursor": "c", "phase": "importing"})
+    assert error is not None
+    assert error.evidence == ["torch.OutOfMemoryError: CUDA out of memory."]
+    assert "mem_fraction_static" in error.next

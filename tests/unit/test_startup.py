@@ -9,6 +9,7 @@ from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance.startup import (
     advice_for,
     check_unit,
+    how,
     judge_start,
     judge_stop,
     phase_of,
@@ -53,6 +54,24 @@ def test_a_start_that_leaves_active_has_failed_at_once(unit: object) -> None:
     assert "loading weights" in verdict.error.what
     assert verdict.error.evidence == tail
     assert "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN" in verdict.error.next
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "status", "said"),
+    [
+        ("exit-code", "1", "2", "exit status 2"),
+        ("success", "1", "0", "exit status 0"),
+        # Seen on an H200 with 0.5.17: the launcher kills itself when its scheduler has died.
+        ("success", "2", "9", "killed by SIGKILL"),
+        ("signal", "2", "11", "killed by SIGSEGV"),
+        ("oom-kill", "2", "9", "killed by SIGKILL, oom-kill"),
+        ("start-limit-hit", "0", "0", "start-limit-hit"),
+        ("success", "0", "0", "ended"),
+        ("", "", "", "ended"),
+    ],
+)
+def test_how_it_ended_is_said_in_words(result: str, code: str, status: str, said: str) -> None:
+    assert how(replace(UNIT, result=result, exit_code=code, exit_status=status)) == said
 
 
 def test_without_known_advice_the_journal_is_named() -> None:

@@ -82,13 +82,15 @@ def make_plan(
         ]
         plan.restart = True
     if running and not plan.restart and seen.health != "ok":
-        loading = seen.age_s < start_timeout and seen.health in ("not listening yet", "HTTP 503")
+        young = seen.age_s < start_timeout and seen.health in ("not listening yet", "HTTP 503")
         plan.gates = True
-        if loading:
+        if young and not _answered_before(state, seen) and not seen.unit.restarts:
             plan.reasons.append(f"still loading after {seen.age_s:.0f} s; it is waited for")
         else:
+            # One that systemd started again is started anew: its next end could not be told from the last one.
             plan.restart = True
-            plan.reasons.append(f"/health does not answer: {seen.health}")
+            again = f", systemd has restarted it {seen.unit.restarts} times" if seen.unit.restarts else ""
+            plan.reasons.append(f"/health does not answer: {seen.health}{again}")
     if state.accepted != digest or state.phase != ACCEPTED:
         plan.gates = True
         if not plan.restart:
@@ -99,6 +101,16 @@ def make_plan(
         plan.enable = True
         plan.reasons.append("not enabled at boot though accepted")
     return plan
+
+
+def _answered_before(state: InstanceState, seen: Reality) -> bool:
+    """Whether this very process has passed the gates: it has loaded, and what it does not answer now is a fault."""
+    first = state.history[0] if state.phase == ACCEPTED and state.history else {}
+    process = seen.process
+    return process is not None and (first.get("pid"), first.get("start_ticks")) == (
+        process.pid,
+        process.start_ticks,
+    )
 
 
 def _compare_running(

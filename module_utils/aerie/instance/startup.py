@@ -7,6 +7,7 @@ differently only loses that step of the display, never the decision, which rests
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,6 +86,25 @@ def advice_for(lines: Sequence[str]) -> str | None:
     return None
 
 
+def ended(unit: UnitState) -> bool:
+    """Whether a server that was to start has ended instead, or has been started again since."""
+    leaving = unit.stopped or unit.active == "deactivating" or unit.sub.startswith("auto-restart")
+    return leaving or unit.restarts > 0
+
+
+# ExecMainCode= is waitid's si_code: 1 exited, 2 killed, 3 killed with a core dump.
+def how(unit: UnitState) -> str:
+    """How the main process ended: ``exit status 1``, ``killed by SIGKILL``; systemd's word where it has one more."""
+    word = "" if unit.result in ("", "success", "exit-code", "signal", "core-dump") else f", {unit.result}"
+    number = int(unit.exit_status) if unit.exit_status.isdigit() else None
+    if number is None or unit.exit_code not in ("1", "2", "3"):
+        return (unit.result or "ended") if word else "ended"
+    if unit.exit_code == "1":
+        return f"exit status {number}{word}"
+    names = {one.value: one.name for one in signal.Signals}
+    return f"killed by {names.get(number, f'signal {number}')}{word}"
+
+
 def judge_start(seen: Reality, tail: Sequence[str], phase: str, strangers: Sequence[str] = ()) -> Verdict:
     """Is the server ready, on its way, or lost?
 
@@ -93,16 +113,12 @@ def judge_start(seen: Reality, tail: Sequence[str], phase: str, strangers: Seque
     unit = seen.unit
     if unit.load == "masked":
         return Verdict(False, "masked", _masked(unit.name))
-    leaving = (
-        unit.stopped or unit.sub in ("auto-restart", "auto-restart-queued") or unit.active == "deactivating"
-    )
-    if leaving or unit.restarts > 0:
-        how = f"{unit.result or 'ended'}, exit {unit.exit_code or '?'}/{unit.exit_status or '?'}"
+    if ended(unit):
         return Verdict(
             False,
             "ended",
             START_FAILED.error(
-                f"{unit.name} ended while it was starting ({how}); it last was: {phase or 'importing'}",
+                f"{unit.name} ended while it was starting ({how(unit)}); it last was: {phase or 'importing'}",
                 evidence=list(tail)[-15:],
                 next=advice_for(tail) or f"journalctl -u {unit.name} -b -e",
             ),
