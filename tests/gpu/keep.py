@@ -18,7 +18,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 # Lines of a log that are kept: the recap and what failed stand at its end.
 LINES = 120
-WHOLE = ("speed.json", "nccl.json", "timeline.jsonl", "hardening.security.txt")
+WHOLE = ("speed.json", "graphs.json", "nccl.json", "timeline.jsonl", "hardening.security.txt")
 LARGEST = 1 << 20
 # The pages of the wiring table's comparisons differ by a row each, and the table has the rows: one of them is kept.
 EXAMPLE = "hidden-states-w-off-by-one.html"

@@ -3,8 +3,8 @@
 
 One JSON line comes back. `kill UNIT VICTIM SECONDS` kills the launcher, scheduler or detokenizer of a unit and watches
 until it is healthy again; `restart UNIT` times a start of Aerie's unit; `by-hand UNIT PORT` starts the same command
-with the same environment by hand (own port, the release's own tree), `by-hand-stop` ends it; `pairs UNIT PORT COUNT
-SECONDS` times both side by side. Times are seconds from
+with the same environment by hand (own port, the release's own tree), `by-hand-stop PORT` ends it; `pairs UNIT PORT
+COUNT SECONDS` times both side by side. Times are seconds from
 the start to the first 200 of /health, asked every 50 ms.
 """
 
@@ -26,8 +26,11 @@ from typing import Any
 
 EVERY_S = 0.05
 LONGEST_S = 150.0
-PID = Path("/run/aerie-by-hand.pid")
 TITLES = {"scheduler": "sglang::schedul", "detokenizer": "sglang::detoken"}
+
+
+def pid_file(port: int) -> Path:
+    return Path(f"/run/aerie-by-hand.{port}.pid")
 
 
 def shown(unit: str) -> dict[str, str]:
@@ -161,7 +164,7 @@ def pairs(unit: str, port: int, count: int, seconds: float) -> dict[str, Any]:
             began[way] = launch(unit) if way == "unit" else launch_by_hand(unit, port)[0]
         ready = both_healthy({"unit": port_of(unit), "hand": port}, began)
         found.append({"aerie_s": ready.get("unit"), "by_hand_s": ready.get("hand")})
-        by_hand_stop()
+        by_hand_stop(port)
         longest = max(longest, time.monotonic() - this)
     return {"pairs": found}
 
@@ -199,7 +202,7 @@ def launch_by_hand(unit: str, port: int) -> tuple[float, list[str]]:
             extra_groups=[],
             start_new_session=True,
         )
-    PID.write_text(str(process.pid))
+    pid_file(port).write_text(str(process.pid))
     return began, command
 
 
@@ -208,9 +211,9 @@ def by_hand(unit: str, port: int) -> dict[str, Any]:
     return {"ready_s": until_healthy(port, began), "command": " ".join(command)}
 
 
-def by_hand_stop() -> dict[str, Any]:
-    """SIGTERM to the launcher of the server that was started by hand; SIGKILL to its session after 20 s."""
-    pid = int(PID.read_text())
+def by_hand_stop(port: int) -> dict[str, Any]:
+    """SIGTERM to the launcher of the server that was started by hand there; SIGKILL to its session after 20 s."""
+    pid = int(pid_file(port).read_text())
     began = time.monotonic()
     os.kill(pid, signal.SIGTERM)
     while time.monotonic() - began < 20 and Path(f"/proc/{pid}/stat").exists():
@@ -219,7 +222,7 @@ def by_hand_stop() -> dict[str, Any]:
         time.sleep(EVERY_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    PID.unlink()
+    pid_file(port).unlink()
     return {"stopped_s": round(time.monotonic() - began, 2)}
 
 
@@ -233,7 +236,7 @@ def main(words: list[str]) -> dict[str, Any]:
     if words[0] == "pairs":
         return pairs(words[1], int(words[2]), int(words[3]), float(words[4]))
     if words[0] == "by-hand-stop":
-        return by_hand_stop()
+        return by_hand_stop(int(words[1]))
     raise SystemExit(f"what is {words}?")
 
 

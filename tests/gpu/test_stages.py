@@ -164,7 +164,7 @@ def test_side_instances_share_no_port() -> None:
     ports = (
         [one.port for one in listed]
         + [one.port + 1000 for one in listed]
-        + [speed.HAND_PORT, speed.HAND_PORT + 1000]
+        + [one + more for one in (speed.HAND_PORT, speed.PAIR_PORT) for more in (0, 1000)]
     )
     assert len(set(ports)) == len(ports)
     assert len({one.name for one in listed}) == len(listed)
@@ -230,6 +230,11 @@ def test_a_card_that_was_never_empty_gives_no_moment() -> None:
     assert timeline.freed(line(begin - 50, 7), LOG) == []
 
 
+def test_a_card_that_was_empty_before_the_stop_was_not_emptied_by_it() -> None:
+    begin = timeline.tasks(LOG)[0][0]
+    assert timeline.freed("\n".join([line(begin - 90, 7), line(begin - 50, 0)]), LOG) == []
+
+
 # ---- load ----
 
 
@@ -274,7 +279,9 @@ def test_findings_name_the_best_chain() -> None:
         "by-hand": 120.0,
     }
     entries = [entry(name, n, speed_) for name, speed_ in speeds.items() for n in range(3)]
-    found = speed.findings(entries)
+    turns = [entry(name, 0, speeds[name]) for name in ("s5", "s5-eager", "base", "base-eager")]
+    found = speed.findings(entries, turns)
+    assert found["graphs"]["1"]["speculative"]["ratio"] == 3.0
     assert found["best"]["1"]["chain"] == "s3"
     assert found["best"]["1"]["against_baseline"]["ratio"] == pytest.approx(1.4444)
     assert found["aerie_against_by_hand"]["1"]["ratio"] == 1.0

@@ -79,7 +79,8 @@ def freed(timeline: str, ansible_log: str, cards: Sequence[int] | None = None) -
         following = next((t for t, other in named[number + 1 :] if other != name), None)
         stop = next((t for t, other in reversed(named[:number]) if "Stop the old server" in other), began)
         empty = _empty_since(seen, following or began)
-        if following is None or empty is None:
+        # Cards that were empty before the stop were not emptied by it: the server had died.
+        if following is None or empty is None or empty < stop:
             continue
         found.append(
             {

@@ -29,6 +29,9 @@ ALL_PRESETS: tuple[tuple[str, dict[str, str], bool], ...] = (
     ("c-ll-ring-sys", {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring", "NCCL_P2P_LEVEL": "SYS"}, True),
 )
 
+# Status, whose words name the all-reduce that runs, and the stop.
+AFTER_S = 35
+
 ONLY = tuple(filter(None, os.environ.get("AERIE_GPU_PRESETS", "").split(",")))
 PRESETS = tuple(preset for preset in ALL_PRESETS if not ONLY or preset[0] in ONLY)
 
@@ -69,7 +72,7 @@ def nccl(context: Context) -> Outcome:
     prompts = json.loads((HERE / "prompts.json").read_text())
     since = time.time()
     entries = (
-        load.interleaved(ports, prompts, (1, 8), passes=5, tokens=128, until=context.deadline - 25)
+        load.interleaved(ports, prompts, (1, 8), passes=8, tokens=64, until=context.deadline - AFTER_S)
         if ports
         else []
     )
@@ -183,4 +186,5 @@ def cycles(names: list[str], since: float) -> dict[str, Any]:
         return {"error": said[-300:]}
 
 
-STEPS = (Step("two-nccl", 140, "NCCL's presets in profile mode, in turns", nccl, ("two-production",)),)
+# 123 s until seven servers of two ranks are ready, beside each other, on the 30th of November 2026.
+STEPS = (Step("two-nccl", 220, "NCCL's presets in profile mode, in turns", nccl, ("two-production",)),)

@@ -21,11 +21,17 @@ from .core import Context, Outcome, Step, arguments, first_failure, recaps, tail
 # A rehearsal on two cores starts a few chains and asks for little.
 CHAINS = tuple(int(one) for one in os.environ.get("AERIE_GPU_CHAINS", "1,2,3,4,5,6,7,8,9,10").split(","))
 HAND_PORT = 32900
+# The pairs of `time-to-ready` have one of their own: they may stand beside the server that `speed` has started by hand.
+PAIR_PORT = 32901
 BATCHES = (1, 8, 32) if not REHEARSAL else (1, 8)
-TOKENS = 128 if not REHEARSAL else 16
-PASSES = 3 if not REHEARSAL else 1
+# A turn is half a second to a second: many short ones, since the same server was seen to vary by a third from turn to
+# turn.
+TOKENS = 64 if not REHEARSAL else 16
+PASSES = 8 if not REHEARSAL else 1
+# Without graphs a token takes ten times as long: fewer of them, and of the servers with which these two are compared.
+EAGER_TOKENS, EAGER_PASSES = (32, 2) if not REHEARSAL else (8, 1)
 # Seconds kept for the closer comparison.
-CLOSER_S = 45
+CLOSER_S = 40
 # The same server started by hand is compared with this one.
 TWIN = "s5"
 
@@ -105,24 +111,29 @@ def measure(context: Context) -> Outcome:
         ports["by-hand"] = HAND_PORT
     answering = {name: port for name, port in ports.items() if _answers(port)}
     prompts = json.loads((HERE / "prompts.json").read_text())
-    until = context.deadline - 30
-    entries = load.interleaved(
-        answering, prompts, BATCHES, passes=PASSES, tokens=TOKENS, until=until - CLOSER_S
+    until = context.deadline - 25
+    eager = {name: port for name, port in answering.items() if name.endswith("-eager")}
+    twins = {name: port for name, port in answering.items() if f"{name}-eager" in eager}
+    graphs = load.interleaved(
+        {**eager, **twins}, prompts, BATCHES, passes=EAGER_PASSES, tokens=EAGER_TOKENS, until=until - CLOSER_S
     )
-    # What is compared with an interval gets more turns, and shorter ones.
+    fast = {name: port for name, port in answering.items() if name not in eager}
+    entries = load.interleaved(fast, prompts, BATCHES, passes=PASSES, tokens=TOKENS, until=until - CLOSER_S)
+    # What is compared with an interval gets more turns.
     closer = {name: port for name, port in answering.items() if name in (TWIN, "by-hand", "base")}
     entries += load.interleaved(
-        closer, prompts, BATCHES[:2], passes=3 * PASSES, tokens=TOKENS, until=until, first=PASSES
+        closer, prompts, BATCHES[:2], passes=2 * PASSES, tokens=TOKENS, until=until, first=PASSES
     )
     (RUN / "speed.json").write_text(json.dumps(entries))
+    (RUN / "graphs.json").write_text(json.dumps(graphs))
     searched = context.run(
         [controller_python(), "tests/gpu/predicted.py", str(RUN / "speed.json")], "predicted"
     )
-    on_host(["by-hand-stop"], 30)
+    on_host(["by-hand-stop", str(HAND_PORT)], 30)
     facts = {
         "silent": sorted(set(ports) - set(answering)),
         "by_hand": hand,
-        **findings(entries),
+        **findings(entries, graphs),
         "tune": searches(searched.output),
     }
     ratio = (facts["aerie_against_by_hand"].get("8") or {}).get("interval")
@@ -172,8 +183,9 @@ def _answers(port: int) -> bool:
     return True
 
 
-def findings(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The tables of a measurement: rates, gains over the baseline, the best chain, graphs on against off, by hand."""
+def findings(entries: list[dict[str, Any]], graphs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tables of a measurement: rates, gains over the baseline, the best chain, graphs on against off (from turns of
+    their own, ``graphs``), by hand."""
     servers = sorted({entry["server"] for entry in entries})
     table = {
         str(batch): {server: found for server in servers if (found := load.rates(entries, server, batch))}
@@ -195,8 +207,8 @@ def findings(entries: list[dict[str, Any]]) -> dict[str, Any]:
         "gain": {str(b): load.compare(entries, "s5", "base", b) for b in BATCHES},
         "graphs": {
             str(b): {
-                "speculative": load.compare(entries, "s5", "s5-eager", b),
-                "baseline": load.compare(entries, "base", "base-eager", b),
+                "speculative": load.compare(graphs, "s5", "s5-eager", b),
+                "baseline": load.compare(graphs, "base", "base-eager", b),
             }
             for b in BATCHES
         },
@@ -223,7 +235,7 @@ def down(context: Context) -> Outcome:
 
 def time_to_ready(context: Context) -> Outcome:
     """Pairs of starts, by Aerie's unit and of the same command by hand, each pair at the same moment."""
-    words = ["pairs", "sglang-default.service", str(HAND_PORT), "3", f"{context.left():.0f}"]
+    words = ["pairs", "sglang-default.service", str(PAIR_PORT), "3", f"{context.left():.0f}"]
     judged = judge_ready(on_host(words, context.left()))
     # How long a double takes says nothing; that there were pairs does.
     return Outcome(None, judged.facts) if REHEARSAL and "ratio" in judged.facts else judged
