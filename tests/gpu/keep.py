@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import tarfile
 import tempfile
 from pathlib import Path
@@ -97,15 +96,24 @@ def readme(record: dict[str, Any], what: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def keep(out: Path, what: str, results: Path) -> Path:
-    """Write the record of ``out`` below ``results``; returns its directory."""
+def keep(out: Path, what: str, results: Path, checkout: str) -> Path:
+    """Write the record of ``out`` below ``results``; returns its directory.
+
+    checkout: path of the checkout on the machine, which is cut out of every text.
+    """
+
+    def copy(source: Path, target: Path, lines: int | None = None) -> None:
+        text = source.read_text(errors="replace").replace(checkout, ".")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text if lines is None else "\n".join(text.splitlines()[-lines:]) + "\n")
+
     record = json.loads((out / "record.json").read_text())
     if "rehearsal" in record:
         raise SystemExit("keep: a rehearsal's figures are those of doubles; there is nothing to keep")
     place = results / f"{record['date'][:10]}-{what}"
     place.mkdir(parents=True)
     for name in ("record.json", "record.md"):
-        shutil.copy(out / name, place)
+        copy(out / name, place / name)
     (place / "README.md").write_text(readme(record, what))
     with tempfile.TemporaryDirectory() as scratch:
         with tarfile.open(out / "logs.tar.gz") as archive:
@@ -118,12 +126,9 @@ def keep(out: Path, what: str, results: Path) -> Path:
             if path.name.startswith("hidden-states-w-") and path.name != EXAMPLE:
                 continue
             if path.name in WHOLE or path.suffix == ".html":
-                (place / relative).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, place / relative)
+                copy(path, place / relative)
             elif path.suffix == ".log" and not path.name.endswith(".ansible.log"):
-                (place / "logs").mkdir(exist_ok=True)
-                text = path.read_text(errors="replace").splitlines()[-LINES:]
-                (place / "logs" / path.name).write_text("\n".join(text) + "\n")
+                copy(path, place / "logs" / path.name, LINES)
     return place
 
 
@@ -132,8 +137,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("what", help="one word or a few, joined by dashes: one-h200")
     parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--checkout", default=str(HERE.parents[1]), help="its path on the machine")
     options = parser.parse_args()
-    print(f"keep: {keep(options.out, options.what, options.results)}")
+    print(f"keep: {keep(options.out, options.what, options.results, options.checkout)}")
 
 
 if __name__ == "__main__":

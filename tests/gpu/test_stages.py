@@ -440,7 +440,7 @@ def test_a_rehearsal_is_kept_by_nobody(tmp_path: Path) -> None:
 
     (tmp_path / "record.json").write_text(json.dumps({"date": "2026-11-29", "rehearsal": "double"}))
     with pytest.raises(SystemExit, match="doubles"):
-        keep.keep(tmp_path, "x", tmp_path / "results")
+        keep.keep(tmp_path, "x", tmp_path / "results", "/checkout")
 
 
 # ---- a call ----
@@ -521,7 +521,7 @@ def test_a_record_is_kept_with_a_line_for_each_figure(tmp_path: Path) -> None:
     (run / "reports/default/hidden-states-gpu.html").write_text("<html>")
     for case in ("deep", "off-by-one"):
         (run / f"hidden-states-w-{case}.html").write_text("<html>")
-    (run / "production.log").write_text("\n".join(str(n) for n in range(500)))
+    (run / "production.log").write_text("\n".join(f"/checkout/roles: {n}" for n in range(500)))
     (run / "production.ansible.log").write_text("x")
     machine = {"torch": "2.11.0", "gpu": "NVIDIA H200", "kernel": "6.18", "host": "Ubuntu\nsystemd"}
     table = [{"case": "off-by-one", "stopped_by": ["hidden-states"], "accept_length": [3.5, 3.2, 3.9]}]
@@ -536,13 +536,13 @@ def test_a_record_is_kept_with_a_line_for_each_figure(tmp_path: Path) -> None:
     (out / "record.md").write_text("# x")
     with tarfile.open(out / "logs.tar.gz", "w:gz") as archive:
         archive.add(run, "logs")
-    place = keep.keep(out, "one-h200", tmp_path / "results")
+    place = keep.keep(out, "one-h200", tmp_path / "results", "/checkout")
     assert place.name == "2026-11-29-one-h200"
     text = (place / "README.md").read_text()
     assert "| draft off-by-one | stopped by hidden-states; accept length [3.5, 3.2, 3.9];" in text
     assert "| round-1, back: the road said | a/b | round-1 |" in text
     assert "Not run: tune: 12 s left, 330 s needed." in text
-    assert (place / "logs/production.log").read_text().splitlines()[0] == "380"
+    assert (place / "logs/production.log").read_text().splitlines()[0] == "./roles: 380"
     assert (place / "reports/default/hidden-states-gpu.html").exists()
     assert [page.name for page in place.glob("*.html")] == ["hidden-states-w-off-by-one.html"]
     assert not (place / "logs/production.ansible.log").exists()
