@@ -124,6 +124,8 @@ class AutoTokenizer:
             raise ValueError("Please pass the argument `trust_remote_code=True` to allow custom code to be run.")
         if self.kind == "hang":
             time.sleep(60)
+        if self.kind == "needs-torch":
+            import torch
         if self.kind == "crash":
             print("Fatal Python error: no kernels", file=sys.stderr)
             os._exit(3)
@@ -142,11 +144,17 @@ class AutoTokenizer:
             home = os.environ["HOME"]
             open(os.path.join(home, "cache"), "w").close()
             return [os.geteuid(), os.getegid(), "SECRET" in os.environ, *(ord(c) for c in home)]
+        if self.kind == "counts-torch":
+            try:
+                import torch
+            except ImportError:
+                return [0]
+            return [1]
         text = "".join(m["role"][0] + m["content"] for m in chat) + ">"
         ids = [ord(c) for c in text]
         return {
             "list": ids, "nested": [ids], "batch": Batch(input_ids=ids), "batch-nested": Batch(input_ids=[ids]),
-            "tensor": Tensor([ids]), "text": text, "remote": ids,
+            "tensor": Tensor([ids]), "text": text, "remote": ids, "needs-torch": ids,
         }[self.kind]
 '''
 
@@ -157,6 +165,7 @@ def fake() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="aerie-test-"))
     path.chmod(0o755)
     (path / "transformers.py").write_text(FAKE)
+    (path / "torch.py").touch()
     yield path
     shutil.rmtree(path)
 
@@ -175,6 +184,12 @@ def job(fake: Path, kind: str, **changes: object) -> TokenizerJob:
 @pytest.mark.parametrize("kind", ["list", "nested", "batch", "batch-nested", "tensor", "text"])
 def test_every_form_of_templated_ids(fake: Path, kind: str) -> None:
     assert tokenize(job(fake, kind), PROMPTS) == IDS
+
+
+def test_torch_is_imported_only_for_who_needs_it(fake: Path) -> None:
+    assert tokenize(job(fake, "counts-torch"), PROMPTS) == [[0], [0]]
+    assert tokenize(job(fake, "counts-torch", trust_remote_code=True), PROMPTS) == [[1], [1]]
+    assert tokenize(job(fake, "needs-torch"), PROMPTS) == IDS
 
 
 def test_raw_text_only_when_asked_for(fake: Path) -> None:

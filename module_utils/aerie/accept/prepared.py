@@ -1,4 +1,4 @@
-"""Token ids of the gate's prompts, kept on the host: the tokenizer starts a Python with torch, which takes seconds.
+"""Token ids of the gate's prompts, kept on the host: the tokenizer starts a Python of its own, which takes seconds.
 
 So the road prepares them while the old server still serves, and a start is gated without waiting for that again. What
 is kept is named by everything that decides the ids; other prompts, another tokenizer or release make another file.
