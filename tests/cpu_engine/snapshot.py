@@ -68,7 +68,8 @@ def main() -> None:
         return
     STAMP.unlink(missing_ok=True)
     run(HOSTS, "down", BUILDER)
-    run(HOSTS, "up", BUILDER, "--bind", f"{WHEELS}:/srv/wheelhouse:ro")
+    binds = ("--bind", f"{WHEELS}:/srv/wheelhouse:ro", "--bind", f"{HERE}:/srv/clockwork:ro")
+    run(HOSTS, "up", BUILDER, *binds)
     inventories = ["-i", "inventories/local", "-i", HERE / "snapshot_inventory.yml"]
     run("ansible-playbook", *inventories, HERE / "prepare.yml", "--limit", BUILDER)
     run(HOSTS, "snapshot", BUILDER, NAME, "--replace")
