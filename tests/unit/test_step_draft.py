@@ -92,3 +92,18 @@ def test_fixes_that_will_be_applied_and_the_modes_graphs_count(settings: dict[st
     assert "graph-captures-other-layers" in codes(mode="debug", debug_cuda_graphs=True)
     assert "graph-captures-other-layers" not in codes(mode="debug")
     assert "graph-captures-other-layers" not in codes(patches=[fix])
+
+
+def test_what_was_built_is_judged_by_its_own_config_and_source(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    served = {"draft": settings["draft_model_path"], "site_packages": str(tmp_path / "site")}
+    with pytest.raises(DraftRefusedError) as refused:
+        judge(settings, served)
+    codes = {one["code"] for one in refused.value.as_result()["problems"]}
+    assert "source-missing" in codes  # nothing lies at site_packages
+    assert len(codes) > 1  # nor does this draft's config name the ids that mean the training layers
+    served["draft"] = str(write_model(tmp_path / "served", draft_config([3, 31, 59]), draft_tensors()))
+    with pytest.raises(DraftRefusedError) as refused:
+        judge(settings, served)
+    assert {one["code"] for one in refused.value.as_result()["problems"]} == {"source-missing"}

@@ -12,15 +12,17 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..draft import copy as draft_copy
 from ..errors import ErrorKind
 from ..files import write_atomic, write_json
-from ..patch import tree as patch_tree
-from ..patch.entry import Entry
 from ..patch.store import DIRECTORY as PATCHED
 from .spec import CONFIG, Spec, resolved
 from .state import InstanceStore
+
+if TYPE_CHECKING:
+    from ..patch.entry import Entry
 
 COPY_FAILED = ErrorKind(
     "tree-copy-failed", "The sglang package could not be copied into the deployment's own tree."
@@ -86,6 +88,8 @@ def build(
     patches: what the copy of the package gets; ``patches.json`` keeps what became of each. Raises the errors of
     ``patch_tree``.
     """
+    from ..patch import tree as patch_tree  # a dozen files that no other step needs
+
     final = store.deployment(spec.digest)
     if store.spec(spec.digest) is not None and not replace:
         return final

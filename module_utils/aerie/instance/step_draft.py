@@ -1,4 +1,7 @@
-"""The draft check as a part of the step ``planned``: which layer ids a deployment is to serve, or why it cannot."""
+"""The draft check as a part of a step: which layer ids a deployment is to serve, or why it cannot.
+
+``planned`` judges by the rules alone, ``built`` once more by the source that will run and the config that it will read.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ class DraftRefusedError(AerieError):
         return {**super().as_result(), **self.report.as_result()}
 
 
-def judge(settings: Mapping[str, Any]) -> Report | None:
+def judge(settings: Mapping[str, Any], served: Mapping[str, str] | None = None) -> Report | None:
     """Judge the draft of these settings (options of the module ``sglang_deployment``), as the road would serve it.
 
+    served: where the deployment that was built for them has its own package and draft, see ``Step.served``.
     None where there is nothing to judge: another algorithm, no draft, or a release that is known after an install
     only. Raises AerieError with every problem that ``accept_draft_problems`` does not name.
     """
@@ -56,6 +60,9 @@ def judge(settings: Mapping[str, Any]) -> Report | None:
         "env": settings.get("environment"),
         "accept": settings.get("accept_draft_problems"),
     }
+    if served:
+        as_built = {"draft": served["draft"], "site_packages": served["site_packages"], "serve_ids": "config"}
+        wanted.update(as_built)
     report = check(Settings.from_params(wanted))
     error = report.error()
     if error is not None:

@@ -18,7 +18,17 @@ IDLE_S = 15.0
 
 
 def built(step: Step) -> None:
-    """Make the deployment's directory."""
+    """Make the deployment's directory; its own source and config then confirm that the draft gets its layers."""
+    _build(step)
+    if step.check:
+        return
+    from .step_draft import advice, judge
+
+    report = judge(step.settings, step.served())
+    step.found = {"advice": advice(report) if report else []}
+
+
+def _build(step: Step) -> None:
     there = step.spec is not None and step.store.spec(step.digest) is not None
     if there and not witness.changed_sources(step.directory):
         return
