@@ -8,7 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 # Scenario measure (benchmark and profile: five starts of SGLang) is too slow for every run; `make molecule` runs it.
 SLOW := --deselect 'tests/scenarios/test_scenarios.py::test_scenario[measure]'
 # Scenarios that `make molecule` runs and `make test` does not: each start of a server costs half a minute and more.
-LONG := --deselect 'tests/scenarios/test_scenarios.py::test_scenario[tune]'
+LONG := --deselect 'tests/scenarios/test_scenarios.py::test_scenario[tune]' \
+	--deselect 'tests/scenarios/test_scenarios.py::test_scenario[faults_engine]'
 # ansible-lint and molecule start ansible-playbook by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -53,6 +54,7 @@ tune-demo: packages ## Tune a real SGLang on the CPU: every chain length, killed
 
 faults: packages ## Make every fault on the road and write docs/faults.md from it (as root; over an hour)
 	@$(BIN)/python tests/faults
+	@$(BIN)/python tests/faults --engine
 
 docs: setup ## Write docs/{variables,errors,modules}.md again from the source
 	@$(BIN)/python docs/generate.py

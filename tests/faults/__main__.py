@@ -2,6 +2,7 @@
 
 python tests/faults [further words for pytest]   with words the results of earlier runs are kept, test by test
 python tests/faults --resume [words]             leaves out what has survived with the commit that is checked out
+python tests/faults --engine [words]             those that need a real SGLang, on the CPU, on a host of their own
 python tests/faults --page                       only write the page, from the results there are
 """
 
@@ -30,9 +31,10 @@ HEAD = """<!-- Written by `make faults`. Do not edit: the next full run writes i
 
 Each fault is made on a real systemd host over real ssh. The server is a double of SGLang's HTTP interface
 (`tests/faults/double`), because a real one cannot be made to misbehave on demand; ansible-playbook, modules, systemd,
-nftables and the file system are real. After each fault the host is looked at from outside Ansible: phase, current and
-accepted deployment, unit, boot, health, firewall, lease. `make test` makes one of each kind. "Not run" says that a
-fault is written down as a test and that the runs which this page was written from did not make it.
+nftables and the file system are real. Faults of a kind with "real engine" are made to SGLang 0.5.23 itself, with a real
+EAGLE-3 draft, on the CPU (scenario `faults_engine`). After each fault the host is looked at from outside Ansible:
+phase, current and accepted deployment, unit, boot, health, firewall, lease. `make test` makes one of each kind. "Not
+run" says that a fault is written down as a test and that the runs which this page was written from did not make it.
 "Failed" is the last outcome that was seen, whatever was corrected since.
 
 """
@@ -44,8 +46,7 @@ NOT_COVERED = """
 | A real GPU | the GPU is a double of the driver's library (`tests/nvml`), whose memory follows real processes |
 | A real detokenizer killed | simulated: the double's launcher stays, nothing answers; 0.5.23's source ends it then |
 | A crash during a real graph capture | needs a GPU; here the double only prints the log lines and ends |
-| Clock stepped | test hosts share the machine's clock; the lease counts by the boot clock, which unit tests cover |
-| Both laptops' machine-ids equal (cloned machines) | host name and pid namespace are compared too; not run |
+| A clock stepped under a run | hosts share the machine's; leases count by the boot clock, waits by the monotonic one |
 """
 
 
@@ -95,18 +96,20 @@ def main() -> int:
     if sys.argv[1:] == ["--page"]:
         write_page()
         return 0
-    words = [word for word in sys.argv[1:] if word != "--resume"]
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--engine")]
+    engine = "--engine" in sys.argv[1:]
     if not sys.argv[1:]:
         RESULTS.unlink(missing_ok=True)
     environment = {
         **os.environ,
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        "AERIE_FAULTS": "all",
+        "AERIE_FAULTS": "engine" if engine else "all",
         "AERIE_FAULTS_WORDS": json.dumps(words),
         "AERIE_FAULTS_RESUME": "yes" if "--resume" in sys.argv[1:] else "",
     }
+    scenario = "faults_engine" if engine else "faults"
     done = subprocess.run(
-        [str(BIN / "molecule"), "test", "--scenario-name", "faults"], cwd=ROOT, env=environment, check=False
+        [str(BIN / "molecule"), "test", "--scenario-name", scenario], cwd=ROOT, env=environment, check=False
     )
     write_page()
     return done.returncode

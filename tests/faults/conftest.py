@@ -11,7 +11,9 @@ import results
 from expect import problems
 from road import Host, Road
 
-ALL = os.environ.get("AERIE_FAULTS") == "all"
+ALL = os.environ.get("AERIE_FAULTS") in ("all", "engine")
+# On the host with a real SGLang: the tests that are marked so, and they alone.
+ENGINE = os.environ.get("AERIE_FAULTS") == "engine"
 # Leave out what has survived with this very commit: a full run in several sittings.
 RESUME = bool(os.environ.get("AERIE_FAULTS_RESUME"))
 
@@ -21,11 +23,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "kind(name): what kind of fault a test makes; `make test` takes one of each"
     )
     config.addinivalue_line("markers", "full: only `make faults` runs it")
+    config.addinivalue_line("markers", "engine: needs a real SGLang on the CPU (scenario faults_engine)")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -k takes tests away: docs/faults.md names what was not run too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     results.write({"all": [described(one) for one in items]})
+    items[:] = [one for one in items if bool(one.get_closest_marker("engine")) == ENGINE]
     if not ALL:
         items[:] = [one for one in items if not one.get_closest_marker("full")]
     if RESUME:
@@ -59,16 +63,18 @@ def road() -> Road:
 
 @pytest.fixture(scope="session")
 def machine() -> Host:
-    return Host("faults")
+    return Host("faults-engine" if ENGINE else "faults")
 
 
 @pytest.fixture
 def host(machine: Host, road: Road) -> Iterator[Host]:
     """The host, serving an accepted deployment before each fault, behaving again after it."""
-    machine.misbehave()
-    machine.gpu()
+    if not ENGINE:
+        machine.misbehave()
+        machine.gpu()
     if not any(not problems(machine.seen(), mode) for mode in ("production", "debug")):
         done = road.run("production.yml")
         assert done.rc == 0, done.told()
     yield machine
-    machine.misbehave()
+    if not ENGINE:
+        machine.misbehave()

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "reports" / "faults.jsonl"
 # What an outcome depends on; a commit of documents alone leaves it standing.
 MATTERS = (
-    "ansible.cfg", "library", "molecule/faults", "module_utils", "playbooks", "plugins", "roles", "tests/faults",
+    "ansible.cfg", "library", "molecule/faults", "molecule/faults_engine", "module_utils", "playbooks", "plugins",
+    "roles", "tests/faults",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import pytest
 import results
-from expect import OTHER, problems, unsafe_at_boot
+from expect import OTHER, assert_serves, mode_of, problems, unsafe_at_boot
 from points import BOUNDARY, FIRST, POWER, Point, chains_of, points_of, told
 from road import STATE, Host, Outcome, Road
 
@@ -103,6 +103,43 @@ def killed_again_and_again(host: Host, road: Road, row: Sequence[Point], until: 
         back = road.run(f"{mode}.yml")
         assert back.rc == 0, back.told()
     return made
+
+
+@pytest.mark.kind("kill")
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("task", "then"),
+    [
+        ("Stop the old server", "back"),
+        ("Make the new deployment current and start it", "baseline"),
+        ("Check its sockets, admit connections, record it as accepted", "back"),
+    ],
+)
+def test_killed_and_then_another_way(host: Host, road: Road, task: str, then: str) -> None:
+    """SIGKILL at a task of the way to one mode, and the next run goes to another one: it converges all the same."""
+    before = mode_of(host)
+    killed = road.run(f"{OTHER[before]}.yml", kill_at=task)
+    assert killed.rc == -9, killed.told()
+    assert unsafe_at_boot(host.seen()) == ""
+    mode = before if then == "back" else then
+    done = road.run(f"{mode}.yml")
+    assert done.rc == 0, done.told()
+    assert_serves(host, mode)
+
+
+@pytest.mark.kind("kill, rollback")
+@pytest.mark.full
+@pytest.mark.parametrize("task", ["Stop the old server", "Wait until it is ready"])
+def test_a_rollback_is_killed(host: Host, road: Road, task: str) -> None:
+    """SIGKILL to a rollback.yml on its way; called again it goes to the deployment that the first one was for."""
+    before = mode_of(host)
+    there = road.run(f"{OTHER[before]}.yml")
+    assert there.rc == 0, there.told()
+    killed = road.run("rollback.yml", kill_at=task)
+    assert killed.rc == -9, killed.told()
+    done = road.run("rollback.yml")
+    assert done.rc == 0, done.told()
+    assert_serves(host, before)
 
 
 def went_wrong(done: Outcome) -> str:

@@ -53,7 +53,7 @@ def test_two_runs_at_once(host: Host, road: Road) -> None:
 @pytest.mark.kind("lease")
 @pytest.mark.full
 def test_another_controllers_dead_run(host: Host, road: Road) -> None:
-    """The lease of another controller's run is respected until a person overrides it by its token."""
+    """The lease of another controller (here a clone with our machine-id) is respected until a person overrides it."""
     mode = OTHER[mode_of(host)]
     run = road.start(f"{mode}.yml")
     run.wait_for("Wait until it is ready")

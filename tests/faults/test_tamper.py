@@ -55,6 +55,24 @@ def test_the_previous_deployment_is_gone(host: Host, road: Road) -> None:
     assert_serves(host, before)
 
 
+@pytest.mark.kind("clock")
+@pytest.mark.full
+def test_the_clock_was_set_back(host: Host, road: Road) -> None:
+    """All times on record are in the future, as after a clock set back (simulated): all goes on as ever, both ways."""
+    before = mode_of(host)
+    for mode in (OTHER[before], before):
+        host.sh(f'sed -i \'s/"at": "20../"at": "2099/\' {STATE}/state.json {STATE}/current/accepted.json')
+        assert '"2099-' in host.sh(f"cat {STATE}/state.json")
+        verified = road.run("verify.yml")
+        assert (verified.rc, verified.changed()) == (0, []), verified.told()
+        done = road.run(f"{mode}.yml")
+        assert done.rc == 0, done.told()
+        assert_serves(host, mode)
+        assert not host.seen()["state"]["history"][0]["at"].startswith("2099")
+    again = road.run(f"{before}.yml")
+    assert (again.rc, again.changed()) == (0, []), again.told()
+
+
 @pytest.mark.kind("tamper")
 @pytest.mark.full
 def test_stopped_by_hand(host: Host, road: Road) -> None:
@@ -106,7 +124,7 @@ def test_the_release_was_installed_again(host: Host, road: Road) -> None:
     host.sh(f"echo edited >> $({python} -c 'import sglang.srt.server_args as a; print(a.__file__)')")
     found = road.run("verify.yml")
     again = "--quiet --force-reinstall --no-deps --no-index --find-links /srv/wheels sglang==0.5.23"
-    host.sh(f"{python} -m pip install {again}")
+    host.sh(f"/opt/sglang/tools/bin/python -m pip --python {python} install {again}")
     verified, done = road.run("verify.yml"), road.run(f"{mode}.yml")
     assert found.rc == 2, found.told()
     assert "sglang/srt/server_args.py" in found.last_words(), found.told()
