@@ -70,6 +70,13 @@ def chains_of(points: Sequence[Point]) -> list[list[Point]]:
     return [row[n] for n in range(longest) for row in by_mode if n < len(row)]
 
 
+def share_of(rows: Sequence[list[Point]], part: str) -> Sequence[list[Point]]:
+    """``2/2``: the second half of the rows, when two hosts share them. What is done already does not move the rest."""
+    number, of = map(int, part.split("/"))
+    size = -(-len(rows) // of)
+    return rows[(number - 1) * size : number * size]
+
+
 def told(points: Sequence[Point], done: Mapping[str, Mapping[str, Any]]) -> str:
     """How far it came and what it found, as the table says it."""
     made = [done[one.name] for one in points if one.name in done]

@@ -129,6 +129,9 @@ def test_kills_come_in_rows_of_one_kind_in_the_order_of_the_road(load: Any) -> N
         assert len({(one.mode, one.how) for one in row}) == 1
         assert [int(one.task) for one in row] == sorted(int(one.task) for one in row)
     assert points.chains_of([]) == []
+    halves = points.share_of(rows, "1/2"), points.share_of(rows, "2/2")
+    assert [*halves[0], *halves[1]] == points.share_of(rows, "1/1") == rows
+    assert abs(len(halves[0]) - len(halves[1])) <= 1
 
 
 def test_the_tasks_that_faults_wait_for_are_there(load: Any) -> None:
