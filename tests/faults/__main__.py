@@ -44,7 +44,7 @@ NOT_COVERED = """
 | What | Why |
 | --- | --- |
 | A real GPU | the GPU is a double of the driver's library (`tests/nvml`), whose memory follows real processes |
-| A real detokenizer killed | simulated: the double's launcher stays, nothing answers; 0.5.23's source ends it then |
+| A launcher that outlives its dead detokenizer | simulated by the double; that of 0.5.23 ends with it, as seen above |
 | A crash during a real graph capture | needs a GPU; here the double only prints the log lines and ends |
 | A clock stepped under a run | hosts share the machine's; leases count by the boot clock, waits by the monotonic one |
 """
