@@ -47,17 +47,21 @@ def test_it_dies_again_and_again_after_it_was_ready(host: Host, road: Road) -> N
 @pytest.mark.kind("crash")
 @pytest.mark.full
 def test_it_ends_by_itself_as_if_it_were_asked_to(host: Host, road: Road) -> None:
-    """The running server ends with status 0, as SGLang's launcher may after a child: systemd starts it again."""
+    """The running server ends with status 0, as SGLang's launcher may after a child: started again, measured anew."""
     before = host.seen()
     host.sh(f"kill -TERM {before['pid']}")
     until = time.monotonic() + 60
     while (seen := host.seen())["pid"] in (0, before["pid"]) or seen["health"] != 200:
         assert time.monotonic() < until, seen
         time.sleep(1)
+    found = road.run("verify.yml")
+    assert "restarted since its gates passed, 1 times by systemd" in found.last_words(), found.told()
     done = road.run(f"{before['mode']}.yml")
     assert done.rc == 0, done.told()
     assert host.seen()["pid"] == seen["pid"], "it was restarted once more"
     assert_serves(host, before["mode"])
+    verified, again = road.run("verify.yml"), road.run(f"{before['mode']}.yml")
+    assert (verified.rc, again.rc, again.changed()) == (0, 0, []), verified.told() + again.told()
 
 
 @pytest.mark.kind("crash")

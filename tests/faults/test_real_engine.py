@@ -66,15 +66,17 @@ def test_a_process_of_the_server_is_killed(host: Host, road: Road, inside: str) 
 
 @pytest.mark.kind("crash, real engine")
 def test_systemd_has_restarted_it(host: Host, road: Road) -> None:
-    """A real detokenizer died and systemd has started the server again: named, and the gates are passed once more."""
+    """A real detokenizer died and systemd has started the server again: named, and measured anew as it serves."""
     before = host.seen()
     host.sh("kill -9 $(pgrep -f ^sglang::detokenizer)")
     wait_for_health(host, before["pid"])
     found = road.run("verify.yml")
     assert found.rc == 2, found.told()
     assert "restarted since its gates passed" in found.last_words(), found.told()
+    pid = host.seen()["pid"]
     done = road.run(f"{before['mode']}.yml")
     assert done.rc == 0, done.told()
+    assert host.seen()["pid"] == pid
     assert_serves(host, before["mode"])
     assert road.run("verify.yml").rc == 0
 

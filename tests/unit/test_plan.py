@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.instance.plan import Plan, duration, make_plan, summary
+from ansible.module_utils.aerie.instance.plan import Plan, duration, make_plan, measure_again, summary
 from ansible.module_utils.aerie.instance.reality import Reality
 from ansible.module_utils.aerie.instance.spec import Spec, resolved
 from ansible.module_utils.aerie.instance.state import ACCEPTED, STOPPED, SWITCHED, InstanceState
@@ -232,6 +232,28 @@ def test_a_deployment_that_somebody_edited_is_built_anew() -> None:
 def test_a_long_plan_has_a_line_each() -> None:
     result = Plan("aa", restart=True, reasons=["x" * 90, "y" * 90])
     assert summary(result, RUNNING) == ["x" * 90, "y" * 90, "restart needed", "steps: drain and stop, start"]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "steps"),
+    [(0, "steps: gates"), (2, "steps: count restarts anew, gates")],
+    ids=["hand", "systemd"],
+)
+def test_a_process_that_never_passed_the_gates_is_measured_while_it_serves(restarts: int, steps: str) -> None:
+    seen = replace(RUNNING, unit=replace(UNIT, restarts=restarts))
+    found = plan(seen)
+    assert not found.changed
+    measure_again(found, ["restarted since its gates passed"], [], seen)
+    assert (found.restart, found.gates, found.measure_again, found.recount) == (
+        False,
+        True,
+        True,
+        restarts > 0,
+    )
+    assert summary(found, seen) == ["restarted since its gates passed; no restart needed", steps]
+    as_accepted = plan()
+    measure_again(as_accepted, [], [], RUNNING)
+    assert not as_accepted.changed
 
 
 def test_accepted_but_not_enabled_is_only_enabled() -> None:

@@ -45,12 +45,20 @@ def _of_accepted(seen: Reality, record: InstanceState, accepted: Mapping[str, An
         lines.append(f"accepted, but the unit is {seen.unit.active}{loop}")
     elif seen.running != record.accepted:
         lines.append(f"runs deployment {seen.running or 'unknown'}, accepted is {record.accepted}")
-    elif seen.process and accepted.get("start_ticks") and seen.process.start_ticks != accepted["start_ticks"]:
-        by_itself = f", {seen.unit.restarts} times by systemd" if seen.unit.restarts else ""
-        lines.append(f"restarted since its gates passed{by_itself}")
+    else:
+        lines += of_restart(seen, accepted)
     if seen.unit.file_state not in ("enabled", "masked"):
         lines.append(f"accepted, but {seen.unit.file_state or 'not enabled'} at boot")
     return lines
+
+
+def of_restart(seen: Reality, accepted: Mapping[str, Any]) -> list[str]:
+    """Whether what runs is another process than the one that passed the gates."""
+    process, then = seen.process, accepted.get("start_ticks")
+    if process is None or not then or process.start_ticks == then:
+        return []
+    by_itself = f", {seen.unit.restarts} times by systemd" if seen.unit.restarts else ""
+    return [f"restarted since its gates passed{by_itself}"]
 
 
 def of_unfinished(record: InstanceState) -> list[str]:

@@ -23,8 +23,10 @@ class Plan:
     # Only what the unit says to systemd about the next start or stop.
     unit: bool = False
     gates: bool = False
-    # A server that was accepted as it runs is measured again, by another floor or more requests.
+    # A server that was accepted is measured again: by another floor or more requests, or since it was restarted.
     measure_again: bool = False
+    # With ``unit``: systemd is to count its own restarts from here on, so that one during the gates is seen.
+    recount: bool = False
     enable: bool = False
     traffic: bool = False
     reasons: list[str] = field(default_factory=list)
@@ -126,6 +128,17 @@ def _compare_running(
     plan.unit = bool(light) and not plan.restart
 
 
+def measure_again(plan: Plan, restarted: Sequence[str], more: Sequence[str], seen: Reality) -> None:
+    """A server that runs as accepted is measured while it serves, where its acceptance does not answer for it.
+
+    restarted: that it is another process than the one that passed the gates. more: what the gates are asked today.
+    """
+    plan.reasons += [*restarted, *more]
+    plan.gates = plan.measure_again = bool(restarted or more)
+    plan.recount = bool(restarted) and seen.unit.restarts > 0
+    plan.unit = plan.unit or plan.recount
+
+
 LINE = 160  # characters that a plan may have to be said in one line
 
 
@@ -146,7 +159,8 @@ def summary(plan: Plan, seen: Reality) -> list[str]:
         "takeover": bool(plan.takeover),
         "drain and stop": plan.restart and seen.unit.running,
         "start": plan.restart,
-        "write the unit": plan.unit,
+        "write the unit": plan.unit and not plan.recount,
+        "count restarts anew": plan.recount,
         "gates": plan.gates,
         "enable at boot": plan.enable,
         "close ports": plan.traffic,

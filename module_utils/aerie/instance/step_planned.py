@@ -11,7 +11,7 @@ from ..network import nft
 from ..network.ports import Ports, check_clashes
 from ..network.traffic import Closed
 from . import asked, deployment, drift, host_default, preflight, reality, state, step_takeover, witness
-from .plan import Plan, make_plan, summary
+from .plan import Plan, make_plan, measure_again, summary
 from .startup import check_unit
 from .step import Step
 from .step_draft import advice, judge
@@ -149,15 +149,15 @@ def _plan(step: Step, seen: reality.Reality) -> Plan:
         start_timeout=step.settings["start_timeout"],
     )
     _plan_witness(plan, then, now)
-    _plan_again(step, plan)
+    _plan_again(step, plan, seen)
     return plan
 
 
-def _plan_again(step: Step, plan: Plan) -> None:
-    """Whether the gates are asked more today than when this server passed them."""
+def _plan_again(step: Step, plan: Plan, seen: reality.Reality) -> None:
+    """Whether the gates are asked more today than when this server passed them, or another process passed them."""
     gate = step.settings.get("gate") or {}
     if plan.gates or plan.restart or not gate or step.settings.get("recorded"):
         return
-    lines = asked.more(_acceptance(step), gate, speculative=bool(step.settings["speculative"]))
-    plan.gates = plan.measure_again = bool(lines)
-    plan.reasons += lines
+    then = _acceptance(step)
+    more = asked.more(then, gate, speculative=bool(step.settings["speculative"]))
+    measure_again(plan, drift.of_restart(seen, then), more, seen)

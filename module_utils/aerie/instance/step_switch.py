@@ -79,6 +79,9 @@ def rewritten(step: Step) -> None:
     """Write the unit of the server that runs, and the record, where only such lines differ as need no restart."""
     step.require_built()
     _write_unit(step)
+    unit = systemd.show(step.store.unit_name)
+    if unit.restarts and step.act(f"let systemd count the restarts of {unit.name} anew"):
+        systemd.systemctl("reset-failed", unit.name)
 
 
 def accepted(step: Step) -> None:
