@@ -113,10 +113,8 @@ import time
 
 from ansible.module_utils.aerie import systemd
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.instance import drain, lease_host, reality, startup
-from ansible.module_utils.aerie.instance.overview import api_key
+from ansible.module_utils.aerie.instance import lease_host, reality, startup
 from ansible.module_utils.aerie.instance.state import InstanceStore
-from ansible.module_utils.aerie.strangers import holders
 from ansible.module_utils.basic import AnsibleModule
 
 # Pause between two looks of one call. A look starts systemctl and journalctl, and a start needs the processor: until
@@ -140,11 +138,9 @@ def look(params: dict) -> tuple[dict, AerieError | None]:
     phase = startup.phase_of(part.lines, params["phase"])
     if ready:
         tail = systemd.journal(store.unit_name, last=25).lines if startup.ended(seen.unit) else []
-        verdict = startup.judge_start(seen, tail, phase, holders.lines(seen.listener, seen.members))
+        verdict = startup.judge_start(seen, tail, phase, strangers(seen))
     else:
-        spec = store.spec(seen.running) if seen.owns_port else None
-        load = str(drain.load_of(spec, host, port, api_key(store, seen.running))) if spec else ""
-        verdict = startup.judge_stop(seen, load)
+        verdict = startup.judge_stop(seen, still_to_do(store, seen, host, port))
     result = {
         "changed": False,
         "done": verdict.done,
@@ -157,6 +153,29 @@ def look(params: dict) -> tuple[dict, AerieError | None]:
         "pid": seen.unit.main_pid,
     }
     return result, verdict.error
+
+
+# What is imported is compiled anew at each call on the host, and a server that starts needs its processor.
+
+
+def strangers(seen: reality.Reality) -> list[str]:
+    """Who holds the port without being of the unit, a line each."""
+    if not seen.strangers:
+        return []
+    from ansible.module_utils.aerie.strangers import holders
+
+    return holders.lines(seen.listener, seen.members)
+
+
+def still_to_do(store: InstanceStore, seen: reality.Reality, host: str, port: int) -> str:
+    """What a server that drains has left, where it can be asked; else ''."""
+    spec = store.spec(seen.running) if seen.owns_port else None
+    if not spec:
+        return ""
+    from ansible.module_utils.aerie.instance import drain
+    from ansible.module_utils.aerie.instance.overview import api_key
+
+    return str(drain.load_of(spec, host, port, api_key(store, seen.running)))
 
 
 def watch(params: dict) -> tuple[dict, AerieError | None]:

@@ -10,11 +10,12 @@ from typing import Any
 
 from ..errors import AerieError, ErrorKind
 from ..release.rules import version_key
-from .case import PROBLEM, Case, DraftIds, Finding, Settings, read_draft_ids
+from .case import PROBLEM, Case, Finding, Settings
 from .checks import findings as run_checks
 from .confirm import Confirmation, confirm
 from .families import USE_AUX_READ, at_least
 from .files import UNREADABLE, Checkpoint, read_checkpoint
+from .ids import DraftIds, read_draft_ids
 from .source_method import CannotInterpret
 from .wiring import recommended, target_rules, wiring
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import ErrorKind
 from ..files import read_json, write_atomic
-from .case import read_draft_ids
+from .ids import read_draft_ids
 
 CHANGED = ErrorKind(
     "draft-changed-meanwhile",

@@ -7,7 +7,7 @@ import time
 
 from .. import processes, systemd
 from ..files import read_text, write_atomic
-from . import asked, deployment, host_default, leftovers, mode, restore, state, witness
+from . import asked, deployment, host_default, leftovers, mode, state, witness
 from .desired import secret_values
 from .spec import CONFIG, resolved
 from .step import Step
@@ -144,6 +144,8 @@ def _admit(step: Step) -> None:
 
 def failed(step: Step) -> None:
     """Stop what did not pass its gates, keep the reason, and find out what can be gone back to."""
+    from . import restore
+
     unit = systemd.show(step.store.unit_name)
     _stop(step, unit)
     _disable(step, unit)
@@ -176,7 +178,7 @@ def _stop(step: Step, unit: systemd.UnitState) -> None:
 
 def _idle(step: Step) -> bool:
     """Whether the server has nothing to drain, so that nobody has to be shown a count."""
-    from . import drain
+    from . import drain, restore
     from .keys import server_key
 
     digest = step.store.current()
