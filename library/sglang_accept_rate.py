@@ -35,9 +35,25 @@ options:
       - V(measured) measures, and gates with O(min_accept_length).
       - V(prepared) only puts the prompts through the tokenizer and keeps the ids in O(prepared_dir), for a measurement
         that is to come; no server is asked.
+      - V(armed) starts the measurement of a server that still loads and leaves it waiting for M(sglang_server_wait),
+        which tells it when the server is ready. A later task with O(armed) has its result. It ends by itself when the
+        run's lease is gone.
     type: str
-    choices: [measured, prepared]
+    choices: [measured, prepared, armed]
     default: measured
+  armed:
+    description: RV(armed) of the task that started this measurement. It is watched to its end, with the options that it
+      was started with.
+    type: dict
+    default: {}
+  run:
+    description: With O(state=armed), the run that the measurement belongs to (C(instance), C(state_dir), C(lease)) and
+      the seconds that its server may take to start (C(start_timeout)).
+    type: dict
+    default: {}
+  ready_file:
+    description: Where the server's main pid is told. Set by the action plugin.
+    type: path
   prepared_dir:
     description:
       - A directory on the host that keeps token ids of prompts, by everything that decides them. When left out, the
@@ -378,6 +394,10 @@ min_accept_length:
   description: The floor that was applied, or null.
   returned: when a measurement was made
   type: float
+armed:
+  description: Where the measurement that waits is found again, for O(armed) and for M(sglang_server_wait).
+  returned: with O(state=armed)
+  type: dict
 passed:
   description: Whether everything that was asked for held. Null in check mode.
   returned: always, except when a measurement was refused
@@ -429,7 +449,10 @@ from ansible.module_utils.aerie.instance.keys import client_key
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "state": {"type": "str", "choices": ["measured", "prepared"], "default": "measured"},
+    "state": {"type": "str", "choices": ["measured", "prepared", "armed"], "default": "measured"},
+    "armed": {"type": "dict", "default": {}},
+    "run": {"type": "dict", "default": {}},
+    "ready_file": {"type": "path"},
     "prepared_dir": {"type": "path"},
     "url": {"type": "str", "required": True},
     "api_key": {"type": "str", "no_log": True},
@@ -508,12 +531,15 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     if params["state"] == "prepared":
         count = len(token_ids(job, prompts, kept_in))
         return {"passed": None, "reasons": [f"{count} prompts are token ids now; nothing was measured"]}
-    if params["server_pid"] is not None and options.speculative:
-        check_environment(params["server_pid"])
-    settings = inspect_server(client, options)  # before the tokenizer, whose import takes seconds
     progress = ProgressFile(
         Path(params["progress_file"]) if params["progress_file"] else None, len(prompts.prompts)
     )
+    server_pid = params["server_pid"]
+    if params["state"] == "armed":
+        server_pid = await_server(params, progress)
+    if server_pid is not None and options.speculative:
+        check_environment(server_pid)
+    settings = inspect_server(client, options)  # before the tokenizer, whose import takes seconds
     progress.begin(f"putting {len(prompts.prompts)} prompts through the model's tokenizer")
     ids = token_ids(job, prompts, kept_in)
     try:
@@ -522,9 +548,20 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         add_prompts(refused.figures, prompts, job)
         raise
     add_prompts(figures, prompts, job)
-    if params["server_pid"] is None and options.speculative:
+    if server_pid is None and options.speculative:
         figures["unavailable"]["simulated_acceptance"] = "no server_pid was given, so it was not checked"
     return figures
+
+
+def await_server(params: dict[str, Any], progress: ProgressFile) -> int:
+    """The main pid of the server, once it is ready."""
+    from ansible.module_utils.aerie.accept.armed import Run, wait_for_server
+    from ansible.module_utils.aerie.instance.state import InstanceStore
+
+    progress.begin("")  # only says which process this is
+    run = params["run"]
+    of = Run(InstanceStore(run["state_dir"], run["instance"]), run["lease"])
+    return wait_for_server(Path(params["ready_file"]), of.check)
 
 
 def add_prompts(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob) -> None:
@@ -542,7 +579,8 @@ def add_prompts(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob) 
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    told_where = [("state", "armed", ["ready_file"])]
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True, required_if=told_where)
     try:
         result = run(module.params, module.check_mode)
     except Refused as refused:

@@ -57,6 +57,11 @@ options:
     description: What was told last. Set by the action plugin.
     type: str
     default: ''
+  announce:
+    description:
+      - With O(until=ready), a file to write the server's main pid to at the moment when it is ready, for a measurement
+        that waits on the host (M(sglang_accept_rate) with V(armed)).
+    type: path
   lease:
     description: Token of the lease that M(sglang_lease) gave; a long wait renews it, and ends when it is lost.
     type: str
@@ -99,6 +104,10 @@ cursor:
   description: Where the next look reads on in the journal.
   type: str
   returned: always
+announced:
+  description: The server's main pid was written to O(announce).
+  type: bool
+  returned: always
 lease:
   description: The option, to tell this run's results from another's.
   type: str
@@ -110,17 +119,22 @@ waited_s:
 """
 
 import time
+from dataclasses import replace
+from pathlib import Path
 
-from ansible.module_utils.aerie import systemd
+from ansible.module_utils.aerie import health, systemd
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.files import write_atomic
 from ansible.module_utils.aerie.instance import lease_host, reality, startup
 from ansible.module_utils.aerie.instance.state import InstanceStore
 from ansible.module_utils.basic import AnsibleModule
 
 # Pause between two looks of one call. A look starts systemctl and journalctl, and a start needs the processor: until
-# the scheduler is ready, nothing can be missed.
+# the scheduler is ready, nothing can be missed, and from then on only /health is asked for a while, which is cheap.
 PAUSE_S = 0.3
 LOADING_PAUSE_S = 1.0
+HEALTH_PAUSE_S = 0.1
+HEALTH_S = 1.0
 LATE = ("scheduler ready", "HTTP is up, warming up", "fired up")
 # What is new is told no sooner: an answer ends the call, and until the next one nobody looks.
 TELL_S = 3.0
@@ -133,7 +147,10 @@ def look(params: dict) -> tuple[dict, AerieError | None]:
         lease_host.renew(store, params["lease"])
     host, port = params["host"], params["port"]
     ready = params["until"] == "ready"
-    seen = reality.look(store, host, port, ask_health=ready, timeout=8.0)
+    answered = ready and params.get("answered")
+    seen = reality.look(store, host, port, ask_health=ready and not answered, timeout=8.0)
+    if answered and seen.owns_port:
+        seen = replace(seen, health="ok")
     part = systemd.journal(store.unit_name, invocation=seen.unit.invocation, after=params["cursor"])
     phase = startup.phase_of(part.lines, params["phase"])
     if ready:
@@ -178,17 +195,42 @@ def still_to_do(store: InstanceStore, seen: reality.Reality, host: str, port: in
     return str(drain.load_of(spec, host, port, api_key(store, seen.running)))
 
 
+def answers_soon(host: str, port: int) -> bool:
+    """Whether /health answers 200 within a moment. Who answered, the next look has to say."""
+    until = time.monotonic() + HEALTH_S
+    while True:
+        if health.get(host, port, "/health", timeout=8.0).ok:
+            return True
+        if time.monotonic() >= until:
+            return False
+        time.sleep(HEALTH_PAUSE_S)
+
+
+def announced(path: str, pid: int) -> bool:
+    """Tell a measurement that waits for it that the server is ready. False: nobody waits, or it cannot be told."""
+    try:
+        write_atomic(Path(path), str(pid), mode=0o600)
+    except OSError:
+        return False
+    return True
+
+
 def watch(params: dict) -> tuple[dict, AerieError | None]:
     """Look until the end is seen, for ``hold`` seconds, or for TELL_S when there is something new to tell."""
     began = time.monotonic()
     while True:
         result, error = look(params)
-        limit = params["hold"] if result["text"] == params["told"] else min(TELL_S, params["hold"])
+        ready = params["until"] == "ready"
+        late = ready and result["phase"] in LATE  # it is over in a moment
+        news = not late and result["text"] != params["told"]
+        limit = min(TELL_S, params["hold"]) if news else params["hold"]
         if result["done"] or error or time.monotonic() - began >= limit:
             return result, error
-        params = {**params, "cursor": result["cursor"], "phase": result["phase"]}
-        loading = params["until"] == "ready" and result["phase"] not in LATE
-        time.sleep(LOADING_PAUSE_S if loading else PAUSE_S)
+        params = {**params, "cursor": result["cursor"], "phase": result["phase"], "answered": False}
+        if late and params["hold"]:
+            params["answered"] = answers_soon(params["host"], params["port"])
+        else:
+            time.sleep(LOADING_PAUSE_S if ready else PAUSE_S)
 
 
 def main() -> None:
@@ -204,6 +246,7 @@ def main() -> None:
             "phase": {"type": "str", "default": ""},
             "hold": {"type": "float", "default": 0},
             "told": {"type": "str", "default": ""},
+            "announce": {"type": "path"},
             "lease": {"type": "str"},
         },
         supports_check_mode=True,
@@ -212,6 +255,8 @@ def main() -> None:
         result, error = watch({**module.params, "hold": 0} if module.check_mode else module.params)
     except AerieError as problem:
         module.fail_json(**problem.as_result())
+    told = result["done"] and not error and module.params["announce"] and not module.check_mode
+    result["announced"] = bool(told) and announced(module.params["announce"], result["pid"])
     if error is not None and not module.check_mode:
         module.fail_json(**{**result, **error.as_result()})
     module.exit_json(**result)

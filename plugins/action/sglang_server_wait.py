@@ -30,14 +30,15 @@ class ActionModule(ActionBase):
     _requires_connection = True
     MODULE = "sglang_server_wait"
     # Seconds that one call may look again and again on the host, where a change is seen at once; 0: it looks once.
-    HOLD_S = 10.0
+    HOLD_S = 15.0
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         timeout = self.limit(arguments)
         start = last_answer = time.monotonic()
-        said, said_at = "", 0.0
+        # A start is no news: a look that has nothing else to tell goes on looking.
+        said, said_at = "importing" if arguments.get("until", "ready") == "ready" else "", 0.0
         changed = False
         run = os.getppid()
         while True:

@@ -13,9 +13,10 @@ What it does:
    nothing, or the task itself is in check mode, that result is the task's: one short call and no job.
 2. Otherwise the module is started as one of Ansible's own asynchronous jobs, with its option
    ``progress_file`` naming a file that it appends JSON lines to (``{"text": "…"}``, the first one also with
-   ``"pid"``). This plugin reads what is new there, every half second at first, every two seconds later, and prints
-   it. That is one short command; so is the look at the result when the process is gone (and every ten seconds), for
-   which ``async_status``, a module, is asked where the job's file does not simply say it.
+   ``"pid"``). This plugin reads what is new there and prints it, again and again at first, every two seconds later.
+   That is one short command, which waits on the host for up to two seconds until there is something new or the process
+   is gone; so is the look at the result then (and every ten seconds), for which ``async_status``, a module, is asked
+   where the job's file does not simply say it.
 
 A connection that breaks is opened again for up to ``reconnect_s`` seconds; the job does not notice. A job
 whose process is gone without a result (the host was rebooted) is reported, not waited for. The job's files
@@ -40,6 +41,8 @@ from ansible.utils.display import Display
 
 # A job without process and without result for this long is dead: the result is written right after the process' end.
 GONE_S = 5.0
+# How often one look at a job looks on the host, five times a second, before it comes back with nothing new.
+HOLD_LOOKS = 10
 
 
 @dataclass
@@ -87,8 +90,9 @@ class Watch:
     limit_s: float
     reconnect_s: float = 180.0
     # Pause between looks: what is over in seconds is seen to be over at once, what takes minutes is looked at less.
-    first_every_s: float = 0.5
+    first_every_s: float = 0.1
     every_s: float = 2.0
+    broken_every_s: float = 0.5
     hurry_s: float = 20.0
     ask_every_s: float = 10.0
     # The last text is said again when nothing new came for this long: a person should see that it still works.
@@ -104,7 +108,9 @@ class Watch:
         broken_since: float | None = None
         gone_since: float | None = None
         while True:
-            self.sleep(self.first_every_s if self.clock() - began < self.hurry_s else self.every_s)
+            hurry = self.clock() - began < self.hurry_s
+            pause = self.first_every_s if hurry else self.every_s
+            self.sleep(pause if broken_since is None else max(pause, self.broken_every_s))
             elapsed = self.clock() - began
             try:
                 text, alive = self.read(self.progress.offset, self.progress.pid)
@@ -232,23 +238,42 @@ class ActionModule(ActionBase):
 
     def _watched(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Start the job, watch it, return the module's own result."""
+        started = self.start_job(args, task_vars)
+        return self.watch_job(started["job"], task_vars) if "job" in started else started
+
+    def start_job(
+        self, args: dict[str, Any], task_vars: dict[str, Any], files: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Start the job: ``{"job": what watch_job takes}``, or why it did not start.
+
+        files: options of the module that name files in the job's own directory, and these names.
+        """
         limit_s = float(args.get(self.limit_option or "") or self.limit_s)
         if self._connection._shell.tmpdir is None:
             self._make_tmp_path()
-        progress_file = self._connection._shell.join_path(self._connection._shell.tmpdir, "progress.jsonl")
-        started = self._start({**args, "progress_file": progress_file}, int(limit_s), task_vars)
-        job = started.get("ansible_job_id")
-        if started.get("failed") or not job:
+        names = {**(files or {}), "progress_file": "progress.jsonl"}
+        paths = {
+            option: self._connection._shell.join_path(self._connection._shell.tmpdir, name)
+            for option, name in names.items()
+        }
+        started = self._start({**args, **paths}, int(limit_s), task_vars)
+        if started.get("failed") or not started.get("ansible_job_id"):
             return started
+        job = {"id": started["ansible_job_id"], "results_file": str(started.get("results_file") or "")}
+        return {"job": {**paths, **job, "limit_s": limit_s}}
+
+    def watch_job(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Watch a job of start_job to its end and return the module's own result."""
         host = task_vars.get("inventory_hostname", "host")
         display = Display()
+        limit_s = float(job["limit_s"])
 
         def say(text: str, elapsed: float) -> None:
             display.display(f"  {host}: {text} ({duration(elapsed)})")
 
         watch = Watch(
-            read=lambda offset, pid: self._read_progress(progress_file, offset, pid),
-            status=lambda: self._result(job, str(started.get("results_file") or ""), task_vars),
+            read=lambda offset, pid: self._read_progress(job["progress_file"], offset, pid),
+            status=lambda: self._result(job["id"], job["results_file"], task_vars),
             reconnect=self._reconnect,
             say=say,
             # The wrapper on the host ends the job at limit_s and leaves a result; ours is the longer stop.
@@ -308,8 +333,12 @@ class ActionModule(ActionBase):
     def _read_progress(self, path: str, offset: int, pid: int | None) -> tuple[str, bool | None]:
         """New text of the progress file, and whether process ``pid`` is there (None when not known yet)."""
         quoted = self._connection._shell.quote(path)
-        probe = f"; test -d /proc/{int(pid)} || printf '\\nPROCESS GONE\\n'" if pid else ""
-        command = f"tail -c +{offset + 1} {quoted} 2>/dev/null{probe}"
+        command = f"tail -c +{offset + 1} {quoted} 2>/dev/null"
+        if pid:
+            there = f"test -d /proc/{int(pid)}"
+            nothing_new = f'test "$(wc -c < {quoted})" -le {offset}'
+            wait = f"n=0; while test $n -lt {HOLD_LOOKS} && {there} && {nothing_new}; do sleep 0.2; n=$((n+1)); done"
+            command = f"({wait}) 2>/dev/null; {command}; {there} || printf '\\nPROCESS GONE\\n'"
         answer = self._low_level_execute_command(command, sudoable=True)
         # ssh gives the command a terminal (-tt), which writes \r\n for \n. Counted, the next look would begin too late.
         text = str(answer.get("stdout", "")).replace("\r\n", "\n")

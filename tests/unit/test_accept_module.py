@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import sglang_accept_rate as module
 import yaml
+from ansible.module_utils.aerie.accept import armed
 from ansible.module_utils.aerie.accept.options import MeasureOptions
 from ansible.module_utils.aerie.accept.run import Refused
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.instance.lease import Clock, Controller, Lease
+from ansible.module_utils.aerie.instance.state import InstanceStore
 
 sys.path.insert(0, str(Path(__file__).parent))  # whether or not this directory is a package
 from accept_double import Double
@@ -69,6 +72,34 @@ def test_only_the_key_is_secret() -> None:
     assert [name for name, option in module.ARGUMENTS.items() if option.get("no_log")] == ["api_key"]
 
 
+@pytest.mark.parametrize("ready", [True, False])
+def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over(
+    double: Double, tmp_path: Path, ready: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    ready_file, token = tmp_path / "ready", "t" if ready else "another run's"
+
+    def held(store: InstanceStore) -> Lease:
+        asked.append(len(double.bodies))
+        if ready and len(asked) == 2:
+            ready_file.write_text(str(os.getpid()))
+        return Lease("t", Controller.from_mapping({}), "boot", 100.0)
+
+    monkeypatch.setattr(armed, "ASK_S", 0.1)
+    monkeypatch.setattr(armed.lease_host, "read", held)
+    monkeypatch.setattr(armed.lease_host, "clock_now", lambda: Clock("boot", 10.0))
+    run = {"instance": "default", "state_dir": str(tmp_path), "lease": token}
+    given = params(double, tmp_path, num_steps=3, state="armed", run=run, ready_file=str(ready_file))
+    if ready:
+        assert module.run(given, check_mode=False)["passed"]
+        assert asked[:2] == [0, 0]
+    else:
+        with pytest.raises(AerieError) as ended:
+            module.run(given, check_mode=False)
+        assert ended.value.kind.code == "lease-lost"
+        assert not double.bodies
+
+
 def test_a_whole_run_returns_what_is_documented(double: Double, tmp_path: Path) -> None:
     progress = tmp_path / "progress"
     result = module.run(
@@ -85,7 +116,7 @@ def test_a_whole_run_returns_what_is_documented(double: Double, tmp_path: Path) 
     assert result["passed"] is True
     assert result["accept_length"] == 3.0
     assert set(result) <= set(RETURNED)
-    undocumented_free = set(RETURNED) - {"known_after", "error"}
+    undocumented_free = set(RETURNED) - {"known_after", "error", "armed"}
     assert undocumented_free == set(result)
     assert result["prompt_set"]["source"] == "shipped"
     assert result["prompt_set"]["count"] == len(double.bodies) == 24

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -98,9 +100,9 @@ def test_of_many_alike_in_one_look_the_last_is_said() -> None:
 
 
 def test_silence_is_broken_with_what_was_said_last() -> None:
-    job = Job(line("byte-compiling"), result_after=65)
+    job = Job(line("byte-compiling"), result_after=225)
     job.watch().run()
-    assert job.now == 70.0  # half a second between looks for twenty seconds, then two
+    assert 69 < job.now < 71  # a tenth of a second between looks for twenty seconds, then two
     assert job.said == ["byte-compiling"] * 3
 
 
@@ -144,12 +146,12 @@ def test_a_process_that_is_gone_without_a_result_is_not_waited_for() -> None:
 
 
 def test_the_result_is_asked_for_when_the_process_is_gone_and_now_and_then() -> None:
-    job = Job(line("one"), result_after=100)
+    job = Job(line("one"), result_after=260)
     asked: list[float] = []
     watch = job.watch(limit_s=1000.0)
     watch.status = lambda: (asked.append(job.now), job.status())[1]
     watch.run()
-    assert asked[:2] == [10.0, 20.0]
+    assert asked[:2] == pytest.approx([10.0, 21.0], abs=1.5)
     assert len(asked) < 20
 
 
@@ -177,7 +179,7 @@ def test_a_terminal_s_line_ends_do_not_count() -> None:
     action._connection = SimpleNamespace(_shell=SimpleNamespace(quote=str))
 
     def execute(command: str, **_: Any) -> dict[str, str]:
-        offset = int(re.search(r"\+(\d+)", command).group(1)) - 1  # type: ignore[union-attr]
+        offset = int(re.search(r"tail -c \+(\d+)", command).group(1)) - 1  # type: ignore[union-attr]
         gone = "\nPROCESS GONE\n" if len(said) == 4 else ""
         return {"stdout": (file[offset:] + gone).replace("\n", "\r\n")}
 
@@ -189,6 +191,38 @@ def test_a_terminal_s_line_ends_do_not_count() -> None:
         said += progress.feed(found)
     assert said == ["one", "two", "three", "four"]
     assert alive is False
+
+
+@pytest.mark.parametrize("new", ["text", "gone", "nothing"])
+def test_a_look_waits_on_the_host_for_something_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: str
+) -> None:
+    """The command itself, by a real shell."""
+    monkeypatch.setattr(watched, "HOLD_LOOKS", 3)
+    file = tmp_path / "progress"
+    file.write_text(line("one"))
+    action = watched.ActionModule.__new__(watched.ActionModule)
+    action._connection = SimpleNamespace(_shell=SimpleNamespace(quote=str))
+
+    def execute(command: str, **_: Any) -> dict[str, str]:
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        assert done.stderr == ""
+        return {"stdout": done.stdout}
+
+    action._low_level_execute_command = execute
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            began, size = time.monotonic(), file.stat().st_size
+            if new == "text":
+                file.write_text(line("one") + line("two"))
+            elif new == "gone":
+                process.kill()
+                process.wait()
+            found = action._read_progress(str(file), size, process.pid)
+            assert found == (line("two") if new == "text" else "", new != "gone")
+            assert (time.monotonic() - began > 0.5) == (new == "nothing")
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sglang_server_wait as module
+from ansible.module_utils.aerie.health import Answer
 from ansible.module_utils.aerie.systemd import JournalPart
 from test_startup import LOADING, UNIT
 
@@ -72,12 +73,31 @@ def test_a_module_alone_looks_once(monkeypatch: pytest.MonkeyPatch, clock: Clock
     assert clock.pauses == []
 
 
-@pytest.mark.parametrize(("phase", "pause"), [("importing", "LOADING_PAUSE_S"), ("fired up", "PAUSE_S")])
-def test_a_server_that_loads_is_looked_at_less(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, phase: str, pause: str
+def test_a_server_that_loads_is_looked_at_less(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    watch(monkeypatch, clock, ["importing", "end"], until="ready")
+    assert clock.pauses == [module.LOADING_PAUSE_S]
+
+
+def test_shortly_before_the_end_only_health_is_asked_and_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    watch(monkeypatch, clock, [phase, "end"], until="ready")
-    assert clock.pauses == [getattr(module, pause)]
+    answers = iter([503, 0, 503, 200])
+    asked: list[str] = []
+
+    def get(host: str, port: int, path: str, timeout: float) -> Answer:
+        asked.append(path)
+        return Answer(next(answers), b"")
+
+    monkeypatch.setattr(module.health, "get", get)
+    watch(monkeypatch, clock, ["fired up", "end"], until="ready", host="127.0.0.1", port=30000)
+    assert asked == ["/health"] * 4
+    assert clock.pauses == [module.HEALTH_PAUSE_S] * 3
+
+
+def test_whoever_waits_is_told_the_pid(tmp_path: Path) -> None:
+    assert module.announced(str(tmp_path / "ready"), 77)
+    assert (tmp_path / "ready").read_text() == "77"
+    assert not module.announced(str(tmp_path / "gone" / "ready"), 77)
 
 
 def test_a_server_that_is_just_ending_is_told_with_its_last_words(
