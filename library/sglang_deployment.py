@@ -314,6 +314,10 @@ traffic_control:
   description: Whether the deployment's ports are closed by M(sglang_traffic).
   type: bool
   returned: with O(state=planned)
+debug_record:
+  description: Debug mode has left a record on the host, for M(sglang_accept_agreement) to compare with.
+  type: bool
+  returned: with O(state=planned)
 back_to:
   description: The digest of the deployment to go back to, empty when there is none.
   type: str

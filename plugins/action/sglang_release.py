@@ -10,6 +10,8 @@ from ansible.plugins.loader import action_loader
 class ActionModule(action_loader.get("watched", class_only=True)):
     """Only ``state: present`` can take long; the other states look and answer."""
 
+    # The road has compared before, by a call of its own; one that finds nothing to do is a job of a second.
+    preview = False
     limit_option = "timeout"
 
     def runs_long(self, args: dict[str, Any]) -> bool:

@@ -8,6 +8,7 @@ import path, so that a tree can be patched while another server runs and going b
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -54,8 +55,16 @@ def logging_config() -> dict[str, object]:
 
 
 def tree_bytes(package_dir: Path) -> int:
-    """Bytes that a copy of the package takes."""
-    return sum(entry.stat().st_size for entry in package_dir.rglob("*") if entry.is_file())
+    """Bytes that a copy of the package takes. Ten thousand files, so without a Path for each."""
+    total, left = 0, [str(package_dir)]
+    while left:
+        with os.scandir(left.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+                elif entry.is_file():
+                    total += entry.stat().st_size
+    return total
 
 
 def check_space(path: Path, needed: int) -> None:

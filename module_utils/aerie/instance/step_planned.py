@@ -19,6 +19,8 @@ from .step_draft import advice, judge
 # What a deployment's tree takes as long as the release is not there to be measured: 0.5.23 with its byte-code took
 # 222 MiB (du, November 2026).
 TREE_BYTES = 300 << 20
+# What debug mode leaves for production (module sglang_accept_agreement).
+DEBUG_RECORD = "debug-record.json"
 
 
 def planned(step: Step, look: reality.Look) -> dict[str, Any]:
@@ -53,6 +55,7 @@ def planned(step: Step, look: reality.Look) -> dict[str, Any]:
         "url": f"http://{url_host(host)}:{port}",
         "gated": _gated(step) if plan.changed else {},
         **_others(step),
+        "debug_record": (step.store.root / DEBUG_RECORD).is_file(),
         "traffic_control": bool(step.settings["traffic_control"]),
         "mode": step.settings["mode"],
         "release": str((step.settings["release"] or {}).get("release") or ""),
