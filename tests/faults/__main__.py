@@ -43,9 +43,9 @@ NOT_COVERED = """
 
 | What | Why |
 | --- | --- |
-| A real GPU | the GPU is a double of the driver's library (`tests/nvml`), whose memory follows real processes |
+| A real GPU | here a double of the driver's library (`tests/nvml`); on H200s: `tests/gpu/results/2026-11-30-two-h200` |
 | A launcher that outlives its dead detokenizer | simulated by the double; that of 0.5.23 ends with it, as seen above |
-| A crash during a real graph capture | needs a GPU; here the double only prints the log lines and ends |
+| A crash during a real graph capture | here the double only prints the lines and ends; made on an H200, same record |
 | A clock stepped under a run | hosts share the machine's; leases count by the boot clock, waits by the monotonic one |
 """
 
