@@ -47,10 +47,25 @@ options:
     type: dict
     default: {}
   run:
-    description: With O(state=armed), the run that the measurement belongs to (C(instance), C(state_dir), C(lease)) and
-      the seconds that its server may take to start (C(start_timeout)).
+    description: With O(state=armed), the run that the measurement belongs to.
     type: dict
-    default: {}
+    suboptions:
+      instance:
+        description: Name of the instance.
+        type: str
+        required: true
+      state_dir:
+        description: Where the host keeps its state.
+        type: path
+        required: true
+      lease:
+        description: Token of the run's lease.
+        type: str
+        required: true
+      start_timeout:
+        description: Seconds that its server may take to start.
+        type: int
+        required: true
   ready_file:
     description: Where the server's main pid is told. Set by the action plugin.
     type: path
@@ -451,7 +466,15 @@ from ansible.module_utils.basic import AnsibleModule
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "choices": ["measured", "prepared", "armed"], "default": "measured"},
     "armed": {"type": "dict", "default": {}},
-    "run": {"type": "dict", "default": {}},
+    "run": {
+        "type": "dict",
+        "options": {
+            "instance": {"type": "str", "required": True},
+            "state_dir": {"type": "path", "required": True},
+            "lease": {"type": "str", "required": True},
+            "start_timeout": {"type": "int", "required": True},
+        },
+    },
     "ready_file": {"type": "path"},
     "prepared_dir": {"type": "path"},
     "url": {"type": "str", "required": True},
@@ -579,8 +602,8 @@ def add_prompts(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob) 
 
 
 def main() -> None:
-    told_where = [("state", "armed", ["ready_file"])]
-    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True, required_if=told_where)
+    needed = [("state", "armed", ["ready_file", "run"])]
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True, required_if=needed)
     try:
         result = run(module.params, module.check_mode)
     except Refused as refused:

@@ -29,7 +29,9 @@ class ActionModule(action_loader.get("watched", class_only=True)):
 
     def leave_running(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Start the job. Its directory is from now on its own: Ansible's wrapper removes it when the job ends."""
-        self.limit_s += int(args["run"]["start_timeout"])
+        self.limit_s += int(
+            (args.get("run") or {}).get("start_timeout") or 0
+        )  # the module refuses what is missing
         started = self.start_job(args, task_vars, files={"ready_file": "ready"})
         self._connection._shell.tmpdir = None
         return {"changed": False, "armed": started["job"]} if "job" in started else started

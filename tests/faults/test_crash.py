@@ -45,7 +45,6 @@ def test_it_dies_again_and_again_after_it_was_ready(host: Host, road: Road) -> N
 
 
 @pytest.mark.kind("crash")
-@pytest.mark.full
 def test_it_ends_by_itself_as_if_it_were_asked_to(host: Host, road: Road) -> None:
     """The running server ends with status 0, as SGLang's launcher may after a child: started again, measured anew."""
     before = host.seen()

@@ -52,10 +52,14 @@ def _of_accepted(seen: Reality, record: InstanceState, accepted: Mapping[str, An
     return lines
 
 
+def passed_gates(seen: Reality, accepted: Mapping[str, Any]) -> bool:
+    """Whether the very process that runs is the one that was accepted."""
+    return seen.process is not None and seen.process.start_ticks == accepted.get("start_ticks")
+
+
 def of_restart(seen: Reality, accepted: Mapping[str, Any]) -> list[str]:
     """Whether what runs is another process than the one that passed the gates."""
-    process, then = seen.process, accepted.get("start_ticks")
-    if process is None or not then or process.start_ticks == then:
+    if seen.process is None or not accepted.get("start_ticks") or passed_gates(seen, accepted):
         return []
     by_itself = f", {seen.unit.restarts} times by systemd" if seen.unit.restarts else ""
     return [f"restarted since its gates passed{by_itself}"]

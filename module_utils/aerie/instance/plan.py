@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .difference import differences, layer_id_changes
-from .drift import of_sources
+from .drift import of_sources, passed_gates
 from .reality import Reality, drift, unit_drift
 from .spec import resolved
 from .state import ACCEPTED, InstanceState
@@ -86,7 +86,9 @@ def make_plan(
     if running and not plan.restart and seen.health != "ok":
         young = seen.age_s < start_timeout and seen.health in ("not listening yet", "HTTP 503")
         plan.gates = True
-        if young and not _answered_before(state, seen) and not seen.unit.restarts:
+        # One that was accepted has loaded: what it does not answer now is a fault.
+        accepted = state.history[0] if state.phase == ACCEPTED and state.history else {}
+        if young and not passed_gates(seen, accepted) and not seen.unit.restarts:
             plan.reasons.append(f"still loading after {seen.age_s:.0f} s; it is waited for")
         else:
             # One that systemd started again is started anew: its next end could not be told from the last one.
@@ -103,16 +105,6 @@ def make_plan(
         plan.enable = True
         plan.reasons.append("not enabled at boot though accepted")
     return plan
-
-
-def _answered_before(state: InstanceState, seen: Reality) -> bool:
-    """Whether this very process has passed the gates: it has loaded, and what it does not answer now is a fault."""
-    first = state.history[0] if state.phase == ACCEPTED and state.history else {}
-    process = seen.process
-    return process is not None and (first.get("pid"), first.get("start_ticks")) == (
-        process.pid,
-        process.start_ticks,
-    )
 
 
 def _compare_running(
