@@ -72,7 +72,7 @@ def nccl(context: Context) -> Outcome:
     prompts = json.loads((HERE / "prompts.json").read_text())
     since = time.time()
     entries = (
-        load.interleaved(ports, prompts, (1, 8), passes=8, tokens=64, until=context.deadline - AFTER_S)
+        load.interleaved(ports, prompts, (1, 8), passes=20, tokens=64, until=context.deadline - AFTER_S)
         if ports
         else []
     )
