@@ -8,8 +8,8 @@ DOCUMENTATION = r"""
 module: sglang_accept_rate
 short_description: Measure and gate the accept length of a running SGLang server
 description:
-  - Sends chat prompts to an SGLang server on this host and works out, from the counters in each answer, how
-    well its draft model is accepted. With O(min_accept_length) it is a gate.
+  - Sends chat prompts, each once, to an SGLang server on this host and works out, from the counters in each
+    answer, how well its draft model is accepted. With O(min_accept_length) it is a gate.
   - Accept length is tokens gained for each verify, bonus token included. That is C(completion_tokens)
     less 1, divided by C(verify_ct); the first token comes from prefill. Over many requests it is the ratio
     of the sums, with a BCa bootstrap interval over the requests and a fixed seed. The gate compares the
@@ -29,6 +29,7 @@ description:
 version_added: "0.1.0"
 author:
   - Aerie contributors
+extends_documentation_fragment: [sglang_measure, sglang_measure.tokenizer, sglang_measure.prompts]
 options:
   state:
     description:
@@ -74,54 +75,6 @@ options:
       - A directory on the host that keeps token ids of prompts, by everything that decides them. When left out, the
         tokenizer is started each time.
     type: path
-  url:
-    description: Where the server listens, as V(http://HOST:PORT). No proxy is used.
-    type: str
-    required: true
-  api_key:
-    description: The server's API key.
-    type: str
-  api_key_file:
-    description: The deployment's C(config.yaml) on the host, to read the key from when O(api_key) is not given.
-    type: path
-  model_path:
-    description: Directory of the target model, for its tokenizer and chat template.
-    type: path
-    required: true
-  python:
-    description: The python of the release, which has C(transformers).
-    type: path
-    required: true
-  pythonpath:
-    description: Value of C(PYTHONPATH) for the tokenizer, such as the deployment's tree.
-    type: str
-  user:
-    description:
-      - The tokenizer runs as this user. Name the service user, since a model may bring code of its own.
-      - When left out, it runs as the user that the task runs as.
-    type: str
-  trust_remote_code:
-    description: Let the tokenizer run code that ships with the model. Set it only when the server does so
-      too.
-    type: bool
-    default: false
-  chat_template:
-    description:
-      - Put prompts through the model's chat template.
-      - V(false) sends raw text. Chat models may then ramble or loop, and the figure is not that of chat
-        traffic.
-    type: bool
-    default: true
-  prompts:
-    description:
-      - A file on the host with prompts. Either a JSON list (texts, or conversations as lists of
-        C(role)/C(content) messages) or one prompt a line.
-      - When left out, a set of 40 prompts that ships with the module is used.
-    type: path
-  num_prompts:
-    description: How many prompts to send, taken from the start of the set. Each is sent once.
-    type: int
-    default: 24
   concurrency:
     description: How many requests are in flight at a time.
     type: int
@@ -138,18 +91,6 @@ options:
     description: Fewer tokens than this in all answers together are refused.
     type: int
     default: 500
-  speculative:
-    description:
-      - Whether the server is meant to speculate.
-      - V(false) is for a baseline server. Answers are checked, and the accept figures are null with a reason.
-    type: bool
-    default: true
-  num_steps:
-    description: The server's C(--speculative-num-steps). When left out, C(/server_info) is asked.
-    type: int
-  num_draft_tokens:
-    description: The server's C(--speculative-num-draft-tokens). When left out, C(/server_info) is asked.
-    type: int
   min_accept_length:
     description:
       - The floor. The lower bound of the accept length's interval must reach it.
@@ -189,33 +130,6 @@ options:
     description: Seconds for the tokenizer. The first import of C(transformers) can be slow.
     type: float
     default: 120.0
-  server_pid:
-    description:
-      - Process id of the server. Its environment is looked at for C(SGLANG_SIMULATE_ACC_LEN), which makes it
-        invent its acceptance; nothing else is read from it.
-      - When left out, that is not checked, and RV(unavailable) says so.
-    type: int
-  progress_file:
-    description:
-      - A file that gets a line of JSON at most each second, with C(text) for a person, C(done), C(total) and
-        C(accept_length) so far. The first line has C(pid) too.
-      - When the module is run as a task, its action plugin sets this and shows the lines.
-    type: path
-attributes:
-  check_mode:
-    support: full
-    description: Sends nothing, since the server may not run yet, and says that the result is known after
-      start.
-  diff_mode:
-    support: none
-    description: It changes nothing.
-  idempotent:
-    support: full
-    description: It measures and is never changed.
-  platform:
-    support: full
-    description: It reads C(/proc).
-    platforms: linux
 requirements:
   - Python 3.10 or newer on the host
 notes:
@@ -446,16 +360,20 @@ error:
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.aerie.accept.arguments import (
+    PROMPTS,
+    SERVER,
+    TOKENIZER,
+    progress_of,
+    prompt_facts,
+    prompts_of,
+    tokenizer_of,
+)
 from ansible.module_utils.aerie.accept.client import HttpClient
 from ansible.module_utils.aerie.accept.options import MeasureOptions
 from ansible.module_utils.aerie.accept.prepared import token_ids
 from ansible.module_utils.aerie.accept.progress import ProgressFile
-from ansible.module_utils.aerie.accept.prompts import (
-    PromptSet,
-    choose_prompts,
-    prompt_sha256,
-    read_prompts_file,
-)
+from ansible.module_utils.aerie.accept.prompts import PromptSet, prompt_sha256
 from ansible.module_utils.aerie.accept.run import Refused, inspect_server, measure
 from ansible.module_utils.aerie.accept.server import check_environment
 from ansible.module_utils.aerie.accept.tokenize import TokenizerJob
@@ -464,6 +382,9 @@ from ansible.module_utils.aerie.instance.keys import client_key
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    **SERVER,
+    **TOKENIZER,
+    **PROMPTS,
     "state": {"type": "str", "choices": ["measured", "prepared", "armed"], "default": "measured"},
     "armed": {"type": "dict", "default": {}},
     "run": {
@@ -477,24 +398,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "ready_file": {"type": "path"},
     "prepared_dir": {"type": "path"},
-    "url": {"type": "str", "required": True},
-    "api_key": {"type": "str", "no_log": True},
-    "api_key_file": {"type": "path", "no_log": False},
-    "model_path": {"type": "path", "required": True},
-    "python": {"type": "path", "required": True},
-    "pythonpath": {"type": "str"},
-    "user": {"type": "str"},
-    "trust_remote_code": {"type": "bool", "default": False},
-    "chat_template": {"type": "bool", "default": True},
-    "prompts": {"type": "path"},
-    "num_prompts": {"type": "int", "default": 24},
     "concurrency": {"type": "int", "default": 4},
     "max_new_tokens": {"type": "int", "default": 128},
     "temperature": {"type": "float", "default": 0.0},
     "min_tokens": {"type": "int", "default": 500},
-    "speculative": {"type": "bool", "default": True},
-    "num_steps": {"type": "int"},
-    "num_draft_tokens": {"type": "int"},
     "min_accept_length": {"type": "float"},
     "checks": {"type": "dict", "default": {}},
     "confidence": {"type": "float", "default": 0.95},
@@ -503,8 +410,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "timeout": {"type": "float", "default": 600.0},
     "soak_requests": {"type": "int", "default": 0},
     "tokenizer_timeout": {"type": "float", "default": 120.0},
-    "server_pid": {"type": "int"},
-    "progress_file": {"type": "path"},
 }
 
 MEASURE_OPTIONS = (
@@ -539,24 +444,13 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
             "passed": None,
             "reasons": ["the accept length is known after start: check mode sends no request"],
         }
-    text = read_prompts_file(Path(params["prompts"])) if params["prompts"] else None
-    prompts = choose_prompts(options.num_prompts, text, params["prompts"] or "shipped")
-    job = TokenizerJob(
-        python=params["python"],
-        model_path=params["model_path"],
-        user=params["user"],
-        pythonpath=params["pythonpath"],
-        trust_remote_code=params["trust_remote_code"],
-        chat_template=params["chat_template"],
-        timeout=params["tokenizer_timeout"],
-    )
+    prompts = prompts_of(params)
+    job = tokenizer_of(params, params["tokenizer_timeout"])
     kept_in = Path(params["prepared_dir"]) if params["prepared_dir"] else None
     if params["state"] == "prepared":
         count = len(token_ids(job, prompts, kept_in))
         return {"passed": None, "reasons": [f"{count} prompts are token ids now; nothing was measured"]}
-    progress = ProgressFile(
-        Path(params["progress_file"]) if params["progress_file"] else None, len(prompts.prompts)
-    )
+    progress = progress_of(params, len(prompts.prompts))
     server_pid = params["server_pid"]
     if params["state"] == "armed":
         server_pid = await_server(params, progress)
@@ -589,12 +483,7 @@ def await_server(params: dict[str, Any], progress: ProgressFile) -> int:
 
 def add_prompts(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob) -> None:
     """Say which prompts were sent, and name each row's."""
-    figures["prompt_set"] = {
-        "source": prompts.source,
-        "count": len(prompts.prompts),
-        "sha256": prompts.sha256,
-        "chat_template": job.chat_template,
-    }
+    figures["prompt_set"] = prompt_facts(prompts, job.chat_template)
     for row in figures["rows"]:
         row["prompt_sha256"] = prompt_sha256(prompts.prompts[row["index"]])[:16]
     if not job.chat_template:

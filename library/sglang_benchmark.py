@@ -24,49 +24,8 @@ description:
 version_added: "0.2.0"
 author:
   - Aerie contributors
+extends_documentation_fragment: [sglang_measure, sglang_measure.tokenizer, sglang_measure.prompts]
 options:
-  url:
-    description: Where the server listens, as V(http://HOST:PORT). No proxy is used.
-    type: str
-    required: true
-  api_key:
-    description: The server's API key.
-    type: str
-  api_key_file:
-    description: The deployment's C(config.yaml) on the host, to read the key from when O(api_key) is not given.
-    type: path
-  model_path:
-    description: Directory of the target model, for its tokenizer and chat template.
-    type: path
-    required: true
-  python:
-    description: The python of the release.
-    type: path
-    required: true
-  pythonpath:
-    description: Value of C(PYTHONPATH) for the load generator, such as the deployment's tree.
-    type: str
-  user:
-    description: The load generator runs as this user, the service user. When left out, as the task's.
-    type: str
-  trust_remote_code:
-    description: Let the tokenizer run code that ships with the model. Set it only when the server does so
-      too.
-    type: bool
-    default: false
-  chat_template:
-    description: Put prompts through the model's chat template.
-    type: bool
-    default: true
-  prompts:
-    description:
-      - A file on the host with prompts, as for M(sglang_accept_rate).
-      - When left out, the set that ships is used.
-    type: path
-  num_prompts:
-    description: How many prompts of the set are used.
-    type: int
-    default: 24
   batch_sizes:
     description: How many requests are in flight at a time, one measurement each.
     type: list
@@ -76,16 +35,6 @@ options:
     description: Most tokens of an answer. Answers end by themselves where the model ends them.
     type: int
     default: 256
-  speculative:
-    description: Whether the server is meant to speculate. A contradiction is refused.
-    type: bool
-    default: true
-  num_steps:
-    description: The server's C(--speculative-num-steps). A server that runs with another number is refused.
-    type: int
-  num_draft_tokens:
-    description: The server's C(--speculative-num-draft-tokens).
-    type: int
   flush_cache:
     description: Empty the server's prefix cache before each batch size.
     type: bool
@@ -98,26 +47,6 @@ options:
     description: Seconds for everything.
     type: float
     default: 3600.0
-  server_pid:
-    description: Process id of the server; its environment is looked at for simulated acceptance.
-    type: int
-  progress_file:
-    description: A file that gets lines of JSON with C(text), for whoever watches. The action plugin sets it.
-    type: path
-attributes:
-  check_mode:
-    support: full
-    description: Sends nothing and says that the result is known after start.
-  diff_mode:
-    support: none
-    description: It changes nothing.
-  idempotent:
-    support: full
-    description: It measures and is never changed.
-  platform:
-    support: full
-    description: It reads C(/proc).
-    platforms: linux
 requirements:
   - Python 3.10 or newer on the host
 notes:
@@ -219,13 +148,19 @@ error:
   type: dict
 """
 
-from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.aerie.accept.arguments import (
+    PROMPTS,
+    SERVER,
+    TOKENIZER,
+    progress_of,
+    prompt_facts,
+    prompts_of,
+)
 from ansible.module_utils.aerie.accept.client import HttpClient
 from ansible.module_utils.aerie.accept.options import MeasureOptions
-from ansible.module_utils.aerie.accept.progress import ProgressFile
-from ansible.module_utils.aerie.accept.prompts import choose_prompts, prompt_sha256, read_prompts_file
+from ansible.module_utils.aerie.accept.prompts import prompt_sha256
 from ansible.module_utils.aerie.accept.run import inspect_server, measure
 from ansible.module_utils.aerie.accept.server import check_environment
 from ansible.module_utils.aerie.errors import AerieError
@@ -236,27 +171,14 @@ from ansible.module_utils.aerie.measure.bench_run import BenchJob, check_batches
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "url": {"type": "str", "required": True},
-    "api_key": {"type": "str", "no_log": True},
-    "api_key_file": {"type": "path", "no_log": False},
-    "model_path": {"type": "path", "required": True},
-    "python": {"type": "path", "required": True},
-    "pythonpath": {"type": "str"},
-    "user": {"type": "str"},
-    "trust_remote_code": {"type": "bool", "default": False},
-    "chat_template": {"type": "bool", "default": True},
-    "prompts": {"type": "path"},
-    "num_prompts": {"type": "int", "default": 24},
+    **SERVER,
+    **TOKENIZER,
+    **PROMPTS,
     "batch_sizes": {"type": "list", "elements": "int", "default": [1]},
     "max_new_tokens": {"type": "int", "default": 256},
-    "speculative": {"type": "bool", "default": True},
-    "num_steps": {"type": "int"},
-    "num_draft_tokens": {"type": "int"},
     "flush_cache": {"type": "bool", "default": True},
     "request_timeout": {"type": "float", "default": 300.0},
     "timeout": {"type": "float", "default": 3600.0},
-    "server_pid": {"type": "int"},
-    "progress_file": {"type": "path"},
 }
 
 
@@ -279,14 +201,11 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     client = HttpClient(params["url"], key)
     if check_mode:
         return {"skipped": True, "known_after": "start"}
-    text = read_prompts_file(Path(params["prompts"])) if params["prompts"] else None
-    prompts = choose_prompts(options.num_prompts, text, params["prompts"] or "shipped")
+    prompts = prompts_of(params)
     if params["server_pid"] is not None and options.speculative:
         check_environment(params["server_pid"])
     settings = inspect_server(client, options)
-    progress = ProgressFile(
-        Path(params["progress_file"]) if params["progress_file"] else None, len(prompts.prompts)
-    )
+    progress = progress_of(params, len(prompts.prompts))
     progress.begin("loading the release's bench_serving")
     acceptance: dict[str, Any] = {}
 
@@ -302,12 +221,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     return {
         "batches": batches,
         "acceptance": acceptance,
-        "prompt_set": {
-            "source": prompts.source,
-            "count": len(prompts.prompts),
-            "sha256": prompts.sha256,
-            "chat_template": params["chat_template"],
-        },
+        "prompt_set": prompt_facts(prompts, params["chat_template"]),
         "load_began": load.began,
         "generator": {"module": load.module, "release": settings.version},
         "summary": summary(batches, acceptance["accept_length"]),

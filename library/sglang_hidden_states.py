@@ -17,6 +17,7 @@ description:
     asked to keep CUDA graphs. What the draft makes of them (the order of its C(fc), its vocabulary map) it does not
     see, unless the reference was recorded from a server (O(state=recorded)) and so holds the output of C(fc) too.
   - A mismatch fails the module with the verdict and what to change.
+extends_documentation_fragment: [sglang_measure, sglang_measure.tokenizer]
 options:
   state:
     description:
@@ -25,16 +26,6 @@ options:
     type: str
     choices: [compared, recorded]
     default: compared
-  url:
-    description: Where the server listens, as V(http://HOST:PORT). No proxy is used.
-    type: str
-    required: true
-  api_key:
-    description: The server's API key.
-    type: str
-  api_key_file:
-    description: The deployment's C(config.yaml) on the host, to read the key from when O(api_key) is not given.
-    type: path
   probes:
     description:
       - The directory that the probes write to (C(EAGLE3_DEBUG_DIR) of the server). It belongs to O(user), and nobody
@@ -51,14 +42,6 @@ options:
     required: true
   python:
     description: The python of the release, which has C(torch). Tensors are read and compared there, as O(user).
-    type: path
-    required: true
-  pythonpath:
-    description: Value of C(PYTHONPATH) for it.
-    type: str
-  user:
-    description: The service user. When left out, the user that the task runs as.
-    type: str
   training_layers:
     description:
       - The layers on whose outputs the draft was trained, counted from 0, in the order in which training joined them.
@@ -90,14 +73,7 @@ options:
   model_path:
     description: With O(state=recorded) and no O(prompt_ids), the target model, for its tokenizer.
     type: path
-  trust_remote_code:
-    description: Let the tokenizer run code that ships with the model.
-    type: bool
-    default: false
-  chat_template:
-    description: Put the prompt through the model's chat template.
-    type: bool
-    default: true
+    required: false
   timeout:
     description: Seconds for the request, and again for the probes' lines.
     type: float
@@ -125,13 +101,7 @@ options:
     description: Whether a mismatch fails the module. With V(false) it is only returned.
     type: bool
     default: true
-  progress_file:
-    description: File for progress lines; the action plugin sets it.
-    type: path
 attributes:
-  check_mode:
-    description: Sends nothing, since the server may not run yet, and says that the result is known after start.
-    support: full
   diff_mode:
     description: There is no difference to show.
     support: none
@@ -249,29 +219,30 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.aerie.accept.client import HttpClient
+from ansible.module_utils.aerie.accept.arguments import (
+    SERVER,
+    TOKENIZER,
+    client_of,
+    progress_of,
+    tokenizer_of,
+)
 from ansible.module_utils.aerie.accept.progress import ProgressFile
 from ansible.module_utils.aerie.accept.prompts import choose_prompts
-from ansible.module_utils.aerie.accept.tokenize import TokenizerJob, tokenize
+from ansible.module_utils.aerie.accept.tokenize import tokenize
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.files import write_atomic, write_json
 from ansible.module_utils.aerie.hidden.page import page
 from ansible.module_utils.aerie.hidden.result import comparison_result
 from ansible.module_utils.aerie.hidden.run import Settings, compare, mismatch, read_reference, record
-from ansible.module_utils.aerie.instance.keys import client_key
 from ansible.module_utils.aerie.release.child import ChildJob
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
+    **SERVER,
+    **TOKENIZER,
     "state": {"type": "str", "choices": ["compared", "recorded"], "default": "compared"},
-    "url": {"type": "str", "required": True},
-    "api_key": {"type": "str", "no_log": True},
-    "api_key_file": {"type": "path", "no_log": False},
     "probes": {"type": "path", "required": True},
     "reference": {"type": "path", "required": True},
-    "python": {"type": "path", "required": True},
-    "pythonpath": {"type": "str"},
-    "user": {"type": "str"},
     "training_layers": {"type": "list", "elements": "int", "default": []},
     "tolerance": {"type": "float"},
     "all_layers": {"type": "bool", "default": True},
@@ -279,8 +250,6 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "prompt": {"type": "str"},
     "prompt_ids": {"type": "list", "elements": "int"},
     "model_path": {"type": "path"},
-    "trust_remote_code": {"type": "bool", "default": False},
-    "chat_template": {"type": "bool", "default": True},
     "timeout": {"type": "float", "default": 120.0},
     "child_timeout": {"type": "float", "default": 180.0},
     "result_file": {"type": "path"},
@@ -288,7 +257,6 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "label": {"type": "str", "default": ""},
     "release": {"type": "str", "default": ""},
     "fail": {"type": "bool", "default": True},
-    "progress_file": {"type": "path"},
 }
 
 
@@ -304,10 +272,6 @@ def settings_of(params: dict[str, Any]) -> Settings:
         forwards=params["forwards"],
         timeout=params["timeout"],
     )
-
-
-def client_of(params: dict[str, Any]) -> HttpClient:
-    return HttpClient(params["url"], client_key(params["api_key"], params["api_key_file"]))
 
 
 def run_compare(params: dict[str, Any], progress: ProgressFile) -> tuple[dict[str, Any], AerieError | None]:
@@ -353,16 +317,7 @@ def run_record(params: dict[str, Any], progress: ProgressFile) -> dict[str, Any]
 
 def _tokenized(params: dict[str, Any]) -> list[int]:
     prompts = choose_prompts(1, params["prompt"].replace("\n", " ") if params["prompt"] else None)
-    job = TokenizerJob(
-        python=params["python"],
-        model_path=params["model_path"],
-        user=params["user"],
-        pythonpath=params["pythonpath"],
-        trust_remote_code=params["trust_remote_code"],
-        chat_template=params["chat_template"],
-        timeout=params["child_timeout"],
-    )
-    return tokenize(job, prompts)[0]
+    return tokenize(tokenizer_of(params, params["child_timeout"]), prompts)[0]
 
 
 def main() -> None:
@@ -378,7 +333,7 @@ def main() -> None:
         )
     if params["state"] == "recorded" and not params["prompt_ids"] and not params["model_path"]:
         module.fail_json(msg="state recorded needs prompt_ids, or model_path for the tokenizer")
-    progress = ProgressFile(Path(params["progress_file"]) if params["progress_file"] else None, 1)
+    progress = progress_of(params)
     try:
         if params["state"] == "recorded":
             module.exit_json(**run_record(params, progress))

@@ -19,18 +19,11 @@ description:
 version_added: "0.2.0"
 author:
   - Aerie (@aerie)
+extends_documentation_fragment: sglang_measure
 options:
-  url:
-    description: Where the server listens, as V(http://HOST:PORT). No proxy is used.
-    type: str
-    required: true
-  api_key:
-    description: The server's API key.
-    type: str
   api_key_file:
     description: The deployment's C(config.yaml) on the host, to read the keys from when O(api_key) is not given. Where
       there is one for administrators, C(/start_profile) is asked with that.
-    type: path
   events:
     description: Directory that the deployment's timers write to. The traces go into a directory in it.
     type: path
@@ -54,23 +47,10 @@ options:
     description: Seconds for everything.
     type: float
     default: 300.0
-  progress_file:
-    description: A file that gets lines of JSON with C(text), for whoever watches. The action plugin sets it.
-    type: path
 attributes:
-  check_mode:
-    support: full
-    description: Sends nothing and says that the result is known after start.
   diff_mode:
     support: none
     description: It changes nothing but its own directory of traces.
-  idempotent:
-    support: full
-    description: It measures and is never changed.
-  platform:
-    support: full
-    description: It reads C(/proc).
-    platforms: linux
 notes:
   - Run on SGLang 0.5.23 on a CPU, where a trace holds no kernel. The request's fields were read in all 69 releases
     from 0.4.4.post2 to 0.5.23. On a GPU it has not been run.
@@ -136,28 +116,25 @@ error:
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.aerie.accept.arguments import SERVER, client_of, progress_of
 from ansible.module_utils.aerie.accept.client import HttpClient
-from ansible.module_utils.aerie.accept.progress import ProgressFile
 from ansible.module_utils.aerie.accept.prompts import choose_prompts
 from ansible.module_utils.aerie.accept.server import server_settings
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.instance.keys import admin_key, client_key
+from ansible.module_utils.aerie.instance.keys import admin_key
 from ansible.module_utils.aerie.measure.alone import only_load
 from ansible.module_utils.aerie.measure.trace import trace_figures
 from ansible.module_utils.aerie.measure.trace_run import TraceJob, run_trace
 from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "url": {"type": "str", "required": True},
-    "api_key": {"type": "str", "no_log": True},
-    "api_key_file": {"type": "path", "no_log": False},
+    **SERVER,
     "events": {"type": "path", "required": True},
     "user": {"type": "str"},
     "steps": {"type": "int", "default": 10},
     "batch": {"type": "int", "default": 1},
     "max_new_tokens": {"type": "int"},
     "timeout": {"type": "float", "default": 300.0},
-    "progress_file": {"type": "path"},
 }
 PROMPTS = 16
 SPARE_CYCLES = 32
@@ -166,9 +143,9 @@ SPARE_CYCLES = 32
 
 def run(params: dict[str, Any]) -> dict[str, Any]:
     """The module's result; raises `AerieError`."""
-    keys = params["api_key"], params["api_key_file"]
-    client, admin = HttpClient(params["url"], client_key(*keys)), HttpClient(params["url"], admin_key(*keys))
-    progress = ProgressFile(Path(params["progress_file"]) if params["progress_file"] else None, 1)
+    client = client_of(params)
+    admin = HttpClient(params["url"], admin_key(params["api_key"], params["api_key_file"]))
+    progress = progress_of(params)
     progress.begin("asking the server")
     settings = server_settings(client, 20.0)
     enough = (params["steps"] + SPARE_CYCLES) * (settings.draft_tokens or 4)

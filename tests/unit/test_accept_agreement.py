@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import sglang_accept_agreement as module
-import yaml
 from ansible.module_utils.aerie.accept.agreement import (
     KEPT,
     agreement,
@@ -23,7 +22,6 @@ from ansible.module_utils.aerie.accept.causes import IN_GRAPHS, known_from, like
 from ansible.module_utils.aerie.accept.model_identity import fingerprint
 from ansible.module_utils.aerie.accept.paired import Counted, paired_difference, t_quantile
 
-DOCUMENTED: dict[str, dict[str, Any]] = yaml.safe_load(module.DOCUMENTATION)["options"]
 EASY = [2 + n % 3 for n in range(24)]  # tokens that a verify gains, by prompt
 
 
@@ -233,12 +231,6 @@ def test_the_module_keeps_and_compares(tmp_path: Path) -> None:
     assert (error.kind.code, result["state"]) == ("accept-modes-disagree", "disagrees")
     (tmp_path / "r.json").write_text("broken")
     assert module.run(params(tmp_path))[0]["state"] == "not compared"
-
-
-@pytest.mark.parametrize("name", sorted(set(DOCUMENTED) | set(module.ARGUMENT_SPEC)))
-def test_documentation_equals_the_argument_spec(name: str) -> None:
-    for key in ("type", "default", "required", "choices"):
-        assert DOCUMENTED[name].get(key) == module.ARGUMENT_SPEC[name].get(key), key
 
 
 # -- what other checks know goes into the message about a low accept length --------------------------------------------

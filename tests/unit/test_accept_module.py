@@ -20,7 +20,6 @@ from ansible.module_utils.aerie.instance.state import InstanceStore
 sys.path.insert(0, str(Path(__file__).parent))  # whether or not this directory is a package
 from accept_double import Double
 
-DOCUMENTED: dict[str, dict[str, Any]] = yaml.safe_load(module.DOCUMENTATION)["options"]
 RETURNED: dict[str, dict[str, Any]] = yaml.safe_load(module.RETURN)
 
 TRANSFORMERS = """
@@ -53,13 +52,6 @@ def params(double: Double, tmp_path: Path, **changes: Any) -> dict[str, Any]:
         "pythonpath": str(tmp_path),
     }
     return {**defaults, **given, **changes}
-
-
-@pytest.mark.parametrize("name", sorted(set(DOCUMENTED) | set(module.ARGUMENTS)))
-def test_documentation_equals_the_argument_spec(name: str) -> None:
-    documented, real = DOCUMENTED[name], module.ARGUMENTS[name]
-    for key in ("type", "default", "required"):
-        assert documented.get(key) == real.get(key), key
 
 
 def test_defaults_are_the_cores() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import sglang_hidden_states as module
-import yaml
 from ansible.module_utils.aerie.accept.client import HttpClient
 from ansible.module_utils.aerie.accept.progress import ProgressFile
 from ansible.module_utils.aerie.errors import AerieError
@@ -21,7 +20,6 @@ from ansible.module_utils.aerie.release.child import ChildJob, Finished
 sys.path.insert(0, str(Path(__file__).parent))  # whether or not this directory is a package
 from accept_double import Double
 
-DOCUMENTED: dict[str, dict[str, Any]] = yaml.safe_load(module.DOCUMENTATION)["options"]
 ROWS, WIDTH = 6, 8
 VALUES = {layer: [0.1 * (layer + 2), -0.1, 0.2 * layer, 0.3, -0.01 * layer] for layer in range(-1, 6)}
 
@@ -115,13 +113,6 @@ def params(double: Double, probes: Path, path: str, **changes: Any) -> dict[str,
 
 def run(given: dict[str, Any]) -> tuple[dict[str, Any], AerieError | None]:
     return module.run_compare(given, ProgressFile(None, 1))
-
-
-@pytest.mark.parametrize("name", sorted(set(DOCUMENTED) | set(module.ARGUMENT_SPEC)))
-def test_documentation_equals_the_argument_spec(name: str) -> None:
-    documented, real = DOCUMENTED[name], module.ARGUMENT_SPEC[name]
-    for key in ("type", "default", "required", "choices", "elements"):
-        assert documented.get(key) == real.get(key), key
 
 
 def test_a_match_from_norms_and_first_values(double: Double, probes: Path, tmp_path: Path) -> None:

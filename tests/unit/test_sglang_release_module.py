@@ -39,15 +39,6 @@ def run(**options: Any) -> tuple[dict[str, Any], str]:
     return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
 
 
-def test_documentation_and_options_agree() -> None:
-    documented = yaml.safe_load(sglang_release.DOCUMENTATION)["options"]
-    taken = sglang_release.argument_spec()
-    assert set(documented) == set(taken)
-    for name, spec in taken.items():
-        for key in ("type", "default", "choices", "elements", "required"):
-            assert documented[name].get(key) == spec.get(key), f"{name}: {key}"
-
-
 def test_role_passes_only_options_that_exist() -> None:
     variables = yaml.safe_load((ROOT / "roles" / "sglang_install" / "vars" / "main.yml").read_text())
     options = set(variables["__sglang_install_options"])
