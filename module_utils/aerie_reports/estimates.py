@@ -76,9 +76,13 @@ def by_prompt(rows: Sequence[Row], fields: Sequence[str]) -> dict[int, np.ndarra
 
 def ratio(rows: Sequence[Row], top: str, bottom: str) -> Estimate:
     """Sum of ``top`` / sum of ``bottom`` over all requests."""
-    sums = by_prompt(rows, (top, bottom))
-    table = np.array([sums[prompt] for prompt in sorted(sums)])
-    return _bootstrap(table, lambda a, b: a / b)
+    return of_sums(rows, (top, bottom), lambda a, b: a / b)
+
+
+def of_sums(rows: Sequence[Row], fields: Sequence[str], function: Any) -> Estimate:
+    """A function of the sums of ``fields`` over all requests: it takes one array a field, and gives one."""
+    sums = by_prompt(rows, fields)
+    return _bootstrap(np.array([sums[prompt] for prompt in sorted(sums)]), function)
 
 
 def paired_ratio(rows: Sequence[Row], others: Sequence[Row], top: str, bottom: str) -> Estimate:
@@ -107,16 +111,16 @@ def median(rows: Sequence[Row], field: str) -> Estimate:
     return Estimate(float(np.median(values)), float(found.low), float(found.high))
 
 
-def _bootstrap(table: np.ndarray, of_sums: Any) -> Estimate:
+def _bootstrap(table: np.ndarray, function: Any) -> Estimate:
     """Interval of a function of column sums; ``table`` [prompts, columns], rows resampled as wholes."""
     enough_prompts(len(table))
 
     def statistic(*columns: np.ndarray, axis: int = -1) -> Any:
-        return of_sums(*(column.sum(axis=axis) for column in columns))
+        return function(*(column.sum(axis=axis) for column in columns))
 
     columns = tuple(table.T)
     value = float(statistic(*columns))
-    each = of_sums(*columns)  # of every prompt alone; all the same: nothing varies
+    each = function(*columns)  # of every prompt alone; all the same: nothing varies
     if np.ptp(each) <= 1e-12 * abs(value):
         return Estimate(value, value, value)
     found = stats.bootstrap(

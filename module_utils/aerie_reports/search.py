@@ -83,7 +83,12 @@ def can_predict(measured: Mapping[int, Measured], longest: int) -> bool:
 def outlook(measured: Mapping[int, Measured], lengths: Sequence[int]) -> Outlook:
     """Predictions for all ``lengths`` above 0; ``measured`` holds the longest and at least one more, none of 0."""
     longest = max(lengths)
-    acceptance = accept_lengths(measured[longest].requests, longest)
+    own = {
+        steps: one.own_accept_length().value
+        for steps, one in measured.items()
+        if steps < longest and one.requests
+    }
+    acceptance = accept_lengths(measured[longest].requests, longest, own)
     cost = fit_cycles([one.cycle() for one in measured.values()])
     loads = [one.load for one in measured.values()]
     load = Load(*(sum(values) / len(loads) for values in zip(*map(_fields, loads), strict=True)))

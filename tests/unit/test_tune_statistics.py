@@ -104,6 +104,50 @@ def test_acceptance_of_shorter_chains() -> None:
     assert acceptance.accept_length(histogram, 3) == pytest.approx(3.0)
 
 
+def verified(easy: list[bool], steps: int) -> list[int]:
+    """Verifies by accepted drafts, of a text whose tokens are easy to draft or not, whatever the position."""
+    histogram, at = [0] * (steps + 1), 0
+    while at + steps < len(easy):
+        accepted = 0
+        while accepted < steps and easy[at + accepted]:
+            accepted += 1
+        histogram[accepted] += 1
+        at += accepted + 1
+    return histogram
+
+
+def test_runs_of_easy_text_are_learnt_from_the_shorter_chains() -> None:
+    source, easy = random.Random(7), [True]
+    for _ in range(60_000):
+        easy.append(source.random() < (0.93 if easy[-1] else 0.4))
+    requests = [{"prompt": p, "histogram": verified(easy[p * 3000 : (p + 1) * 3000], 10)} for p in range(20)]
+    truth = {steps: acceptance.accept_length(verified(easy, steps), steps) for steps in range(1, 11)}
+    alone = acceptance.accept_lengths(requests, 10)
+    while not requests[0]["histogram"][-1]:  # as SGLang gives it: no zeros at the end
+        requests[0]["histogram"].pop()
+    learnt = acceptance.accept_lengths(requests, 10, {1: truth[1]})
+    assert max(abs(alone[k].value / truth[k] - 1) for k in truth) > 0.1
+    for steps in truth:
+        assert learnt[steps].value == pytest.approx(truth[steps], rel=0.02)
+        assert learnt[steps].low < learnt[steps].value < learnt[steps].high
+
+
+def test_a_chain_whose_positions_get_worse_is_not_taken_for_runs() -> None:
+    source, shares = random.Random(5), (0.75, 0.6, 0.5, 0.4, 0.3)
+
+    def histogram(steps: int) -> list[int]:
+        counts = [0] * (steps + 1)
+        for _ in range(20_000):
+            counts[next((j for j in range(steps) if source.random() >= shares[j]), steps)] += 1
+        return counts
+
+    longest = histogram(5)
+    truth = {steps: acceptance.accept_length(histogram(steps), steps) for steps in (1, 2)}
+    assert acceptance.learnt_runs(longest, truth) < 0.1
+    assert acceptance.learnt_runs(longest, {}) == 0.0
+    assert acceptance.learnt_runs([10, 0, 0], {1: 1.0}) == 0.0  # nothing tells the two apart
+
+
 def test_accept_lengths_have_intervals_that_grow_with_the_chain() -> None:
     source = np.random.default_rng(3)
     requests = []
