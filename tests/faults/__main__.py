@@ -30,7 +30,7 @@ HEAD = """<!-- Written by `make faults`. Do not edit: the next full run writes i
 # Faults
 
 Each fault is made on a real systemd host over real ssh. The server is a double of SGLang's HTTP interface
-(`tests/faults/double`), because a real one cannot be made to misbehave on demand; ansible-playbook, modules, systemd,
+(`tests/server_double`), because a real one cannot be made to misbehave on demand; ansible-playbook, modules, systemd,
 nftables and the file system are real. Faults of a kind with "real engine" are made to SGLang 0.5.23 itself, with a real
 EAGLE-3 draft, on the CPU (scenario `faults_engine`). After each fault the host is looked at from outside Ansible:
 phase, current and accepted deployment, unit, boot, health, firewall, lease. `make test` makes one of each kind. "Not

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from release_wheels_made import lock_of, make_wheel
 
 DOUBLE = Path(__file__).resolve().parent / "double"
+SERVER = Path(__file__).resolve().parents[1] / "server_double"
 RELEASE = "0.5.23"
 
 
@@ -21,7 +22,8 @@ def main(directory: Path) -> None:
     wheels = directory / "wheels"
     package = {
         "sglang/__init__.py": f"__version__ = {RELEASE!r}\n",
-        "sglang/launch_server.py": (DOUBLE / "launch_server.py").read_text(),
+        "sglang/launch_server.py": "from sglang.double.server import main\n\nmain()\n",
+        **{f"sglang/double/{path.name}": path.read_text() for path in sorted(SERVER.glob("*.py"))},
         "sglang/srt/__init__.py": "",
         "sglang/srt/server_args.py": "class ServerArgs:\n    def check(self):\n        return 1\n",
     }

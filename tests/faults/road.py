@@ -192,8 +192,8 @@ class Host:
         )
 
     def misbehave(self, **how: Any) -> None:
-        """Tell the double what to do wrong; nothing: behave."""
-        self.sh(f"cat > /srv/double/misbehaviour.json <<'END'\n{json.dumps(how)}\nEND")
+        """Tell the double (tests/server_double) what to do wrong; nothing: behave."""
+        self.sh(f"cat > /srv/double/commands.json <<'END'\n{json.dumps(how)}\nEND")
 
     def ask(self, seconds: float, mode: str) -> None:
         """A request to the server of that mode which takes so long, in the background: a stop has to drain it."""
@@ -207,8 +207,9 @@ class Host:
         self.tool("exec", self.name, "systemd-run", "--quiet", "--collect", "python3", "-c", ask)
 
     def gpu(self, *others: dict[str, Any], init: str = "ok", **server: Any) -> None:
-        """The host's one GPU from now on (a double, tests/nvml): ``server`` is how the unit's processes hold it."""
-        own = Holder(id="server", cgroup=f"/sys/fs/cgroup/system.slice/{UNIT}", **server)
+        """The host's one GPU from now on (a double, tests/nvml): ``server`` is how the unit's scheduler holds it."""
+        group = f"/sys/fs/cgroup/system.slice/{UNIT}"
+        own = Holder(id="server", cgroup=group, match="sglang::scheduler", **server)
         text = Scenario([Gpu()], holders=[own, *(Holder(**one) for one in others)], init=init).text()
         place = "/etc/aerie-nvml/scenario"
         self.sh(f"cat > {place}.part <<'END'\n{text}END\nmv {place}.part {place}; rm -f {place}.state")

@@ -3,7 +3,7 @@
 
 Copies the library (tests/nvml) and its scenario into the host, and writes under STATE/nvml what the machine around it
 shall see: the same cards and the same processes, whose control groups have longer paths there. SERVER `double` puts
-server.py in the place of SGLang's launch_server in the host; `engine` takes it away again.
+tests/server_double in the place of SGLang's launch_server in the host; `engine` takes it away again.
 """
 
 from __future__ import annotations
@@ -75,19 +75,19 @@ def outside_path(host: str) -> str:
 
 
 def put_server(host: str, wanted: bool) -> None:
-    """Have `python -m sglang.launch_server` of the installed release run server.py, or not."""
+    """Have `python -m sglang.launch_server` of the installed release run the double, or not."""
     site = "$(dirname $(readlink -f /opt/sglang/releases/*/bin))/lib/python3.*/site-packages"
+    exec_in(host, f"cd {site} && rm -rf aerie_rehearsal.pth server_double")
     if not wanted:
-        exec_in(host, f"cd {site} && rm -f aerie_rehearsal.pth aerie_rehearsal_server.py")
         return
+    package = ["tar", "-c", "--exclude=__pycache__", "--owner=root", "--group=root", "server_double"]
+    packed = subprocess.run(package, cwd=ROOT / "tests", capture_output=True, check=True).stdout
+    words = [str(ROOT / "tests/hosts/hosts"), "exec", host, "sh", "-c", f"cd {site} && tar -x"]
+    subprocess.run(words, input=packed, check=True)
     # A .pth line runs at every start of that Python; nothing happens unless it is that module.
-    hook = "import sys; 'sglang.launch_server' in sys.orig_argv and __import__('aerie_rehearsal_server')"
-    for name, text in (
-        ("aerie_rehearsal_server.py", (HERE / "server.py").read_text()),
-        ("aerie_rehearsal.pth", hook + "\n"),
-    ):
-        words = [str(ROOT / "tests/hosts/hosts"), "exec", host, "sh", "-c", f"cd {site} && cat > {name}"]
-        subprocess.run(words, input=text, text=True, check=True)
+    hook = "import sys; 'sglang.launch_server' in sys.orig_argv and __import__('server_double.server').server.main()"
+    exec_in(host, f"cd {site} && cat > aerie_rehearsal.pth <<'END'\n{hook}\nEND")
+    exec_in(host, f"mkdir -p /srv/double && echo '{json.dumps({'pace': 1})}' > /srv/double/commands.json")
 
 
 def main() -> None:
