@@ -5,7 +5,7 @@
 
 Prints one object: ``status`` and ``rc`` of the run, and ``hosts``, for each host what the server role noted (outcome,
 release, digest, accept length with its interval, seconds a phase), or the error that ended it before that. The exit
-code is 0 when the run succeeded, 1 when it did not, 2 when there are no artifacts to read.
+code is 0 when the run succeeded, 1 when it did not, 2 when there are no artifacts of one run to read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,21 @@ from pathlib import Path
 from typing import Any
 
 
+def files(artifacts: Path) -> list[tuple[int, Path]]:
+    """The events by number, from 1; what a killed run had not numbered yet is left out."""
+    found = (artifacts / "job_events").glob("*.json")
+    return sorted((int(p.name.split("-")[0]), p) for p in found if not p.name.endswith("-partial.json"))
+
+
+def mixed(artifacts: Path) -> bool:
+    """Whether two runs wrote there: under a name that was used before, ansible-runner leaves the old events."""
+    numbers = [number for number, _ in files(artifacts)]
+    return len(set(numbers)) < len(numbers)
+
+
 def events(artifacts: Path) -> Iterator[dict[str, Any]]:
     """The run's events, in order; a half-written file of a killed run is left out."""
-    for path in sorted((artifacts / "job_events").glob("*.json"), key=lambda p: int(p.name.split("-")[0])):
+    for _, path in files(artifacts):
         try:
             yield json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
@@ -70,6 +82,10 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1 or not (Path(argv[0]) / "job_events").is_dir():
         print(f"no artifacts of ansible-runner in {argv[:1] or 'nothing given'}", file=sys.stderr)
         print("Next: python ci/summary.py ci/runner/artifacts/IDENT", file=sys.stderr)
+        return 2
+    if mixed(Path(argv[0])):
+        print(f"{argv[0]} holds the events of more than one run", file=sys.stderr)
+        print("Next: remove it, and give each run an --ident of its own", file=sys.stderr)
         return 2
     summary = summarise(Path(argv[0]))
     print(json.dumps(summary, indent=2, sort_keys=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,9 @@ def main(ident: str, inventory: str, expected: int, *further: str) -> None:
     job = yaml.safe_load((ROOT / "ci" / "pipeline.example.yml").read_text())["deploy"]
     relative = os.path.relpath(inventory, ROOT)  # the pipeline's own line puts $PWD before it
     environment = {**os.environ, "AERIE_INVENTORY": relative, "AERIE_IDENT": ident}
+    shutil.rmtree(
+        ROOT / "ci" / "runner" / "artifacts" / ident, ignore_errors=True
+    )  # of an earlier verify here
     (ROOT / "reports").mkdir(exist_ok=True)
     (line,) = job["script"]
     run = subprocess.run(["sh", "-c", " ".join([line, *further])], cwd=ROOT, env=environment, check=False)

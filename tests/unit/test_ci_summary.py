@@ -6,6 +6,7 @@ import importlib.util
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -21,12 +22,13 @@ FAILED_NOTE = {**NOTE, "outcome": "failed", "failure": {"code": "accept-length-b
 
 
 def artifacts(path: Path, status: str, rc: int, *events: dict[str, Any]) -> Path:
-    (path / "job_events").mkdir(parents=True)
+    (path / "job_events").mkdir(parents=True, exist_ok=True)
     (path / "status").write_text(status)
     (path / "rc").write_text(str(rc))
     for number, event in enumerate(events, 1):
-        (path / "job_events" / f"{number}-abc.json").write_text(json.dumps(event))
-    (path / "job_events" / "99-torn.json").write_text('{"event": "runner_on_')
+        (path / "job_events" / f"{number}-{uuid4()}.json").write_text(json.dumps(event))
+    for name in ("99-torn", "ab1c-partial"):  # what a killed run leaves
+        (path / "job_events" / f"{name}.json").write_text('{"event": "runner_on_')
     return path
 
 
@@ -72,6 +74,19 @@ def test_what_failed_before_the_role_is_told_from_the_events(tmp_path: Path) -> 
         "message": "port 8000 is held",
     }
     assert (hosts["gpu1"]["outcome"], hosts["gpu2"]["outcome"]) == ("failed", "unreachable")
+
+
+def test_a_run_under_a_name_that_was_used_before_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seen with ansible-runner 2.4: it leaves the old events, and the old run's hosts would be this one's."""
+    artifacts(tmp_path / "1", "failed", 2, failure("gpu1"), failure("gpu2"))
+    path = artifacts(tmp_path / "1", "successful", 0, stats("gpu1", NOTE))
+    assert summary.main([str(path)]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert "more than one run" in told.err
+    assert "Next: remove it" in told.err
 
 
 def test_no_artifacts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
