@@ -252,7 +252,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 digest:
-  description: Digest of the spec; empty when the release is not installed yet.
+  description: Digest of the spec. Empty when the release is not installed yet, and for one with API keys as long as
+    the host has no salt to hash them with, which the lease makes.
   type: str
   returned: always
 plan:

@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible.module_utils.aerie import systemd
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie.instance import deployment, lease_host, preflight
+from ansible.module_utils.aerie.instance import deployment, lease_host, preflight, step_switch
 from ansible.module_utils.aerie.instance.keys import server_key
 from ansible.module_utils.aerie.instance.lease import Claim, Controller
 from ansible.module_utils.aerie.instance.spec import Release, Spec
@@ -138,20 +140,19 @@ def test_state_survives_and_a_torn_record_is_an_empty_one(store: InstanceStore) 
 
 
 def test_the_salt_is_made_once_and_private(store: InstanceStore) -> None:
-    assert store.salt(create=False) != store.salt(create=False)
+    assert store.salt(create=False) is None
     made = store.salt(create=True)
     assert store.salt(create=False) == made
     assert (store.root / ".salt").stat().st_mode & 0o777 == 0o600
 
 
-def test_under_the_lease_a_first_plan_names_the_deployment_that_is_built_with_its_key(
-    store: InstanceStore, release: Release, tmp_path: Path
-) -> None:
-    """The first deployment with a key was gated with the key file of a digest that was never built: HTTP 401."""
+@pytest.fixture
+def keyed(store: InstanceStore, release: Release, tmp_path: Path) -> dict[str, Any]:
+    """Settings with an API key."""
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "config.json").write_text("{}")
     (tmp_path / "target" / "model.safetensors").write_bytes(b"w")
-    settings = {
+    return {
         **SETTINGS,
         "state_dir": str(store.root.parent),
         "release": vars(release),
@@ -160,8 +161,34 @@ def test_under_the_lease_a_first_plan_names_the_deployment_that_is_built_with_it
         "speculative": {},
         "api_key": "k",
     }
+
+
+def test_on_a_host_without_a_salt_check_mode_says_when_the_digest_is_known(
+    store: InstanceStore, keyed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named a digest of a throw-away salt, another one at each look."""
+    monkeypatch.setattr(systemd, "show", lambda name: systemd.UnitState.parse(name, "LoadState=not-found"))
+    steps = [Step({**keyed, "state": state}, check=True) for state in ("planned", "built", "started")]
+    for step in steps:
+        step.spec = step.make_spec()
+        assert (step.digest, list(step.served())) == ("", ["events"])
+    step_switch.built(steps[1])
+    step_switch.started(steps[2])
+    assert steps[1].actions == ["build deployment (digest known after build)"]
+    assert "make deployment (digest known after build) current" in steps[2].actions
+    assert "deployments/(known after build)/site" in steps[2].diff["after"]
+    plain = Step({**keyed, "state": "planned", "api_key": ""}, check=True)
+    plain.spec = plain.make_spec()
+    assert plain.digest
+    assert not store.root.exists()
+
+
+def test_under_the_lease_a_first_plan_names_the_deployment_that_is_built_with_its_key(
+    store: InstanceStore, keyed: dict[str, Any]
+) -> None:
+    """The first deployment with a key was gated with the key file of a digest that was never built: HTTP 401."""
     lease_host.take(store, Claim(Controller("c", "m", "b", "p", 1, "1", "u", "a")))
-    planned, built = (Step({**settings, "state": state}, check=False) for state in ("planned", "built"))
+    planned, built = (Step({**keyed, "state": state}, check=False) for state in ("planned", "built"))
     planned.spec, built.spec = planned.make_spec(), built.make_spec()
     assert built.spec is not None
     build(store, built.spec, {"api_key": "k"})

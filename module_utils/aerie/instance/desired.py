@@ -53,7 +53,7 @@ ONE_MACHINE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def make_spec(
-    settings: Mapping[str, Any], release: Release, models: dict[str, dict[str, Any]], salt: bytes
+    settings: Mapping[str, Any], release: Release, models: dict[str, dict[str, Any]], salt: bytes | None
 ) -> Spec:
     """The spec that the settings (the options of the module ``sglang_deployment``) ask for.
 

@@ -49,7 +49,7 @@ def take(store: InstanceStore, claim: Claim, *, patience_s: float = BUSY_S) -> t
     with locked(store, patience_s):
         before, clock = read(store), clock_now()
         lease = granted(before, claim, clock)
-        # Without it a plan hashes keys with a throw-away salt, and names a digest that will never be built.
+        # Without it a plan cannot name the digest of a deployment that has keys.
         store.salt(create=True)
         _write(store, lease)
         return lease, why_free(before, claim, clock)

@@ -73,14 +73,14 @@ def make_plan(
         )
         plan.reasons += layer_id_changes({}, desired)
         plan.restart = True
-    elif seen.running == digest or not running:
+    elif (digest and seen.running == digest) or not running:
         if running:
             _compare_running(plan, recorded, desired, seen, deployment)
         else:
             plan.reasons += differences(recorded, desired)
     else:
         plan.reasons += differences(recorded, desired) or [
-            f"deployment {seen.running or 'unknown'} -> {digest}"
+            f"deployment {seen.running or 'unknown'} -> {digest or 'another'}"
         ]
         plan.restart = True
     if running and not plan.restart and seen.health != "ok":

@@ -19,6 +19,8 @@ SPEC_VERSION = 2  # 1: the whole text of the unit was part of the digest
 DIGEST_LENGTH = 16  # characters of the sha256 that name a deployment's directory
 # Stands for the deployment's own path wherever a spec needs it: the path holds the digest, so it cannot be part of it.
 DEPLOYMENT = "@DEPLOYMENT@"
+# Stands for a secret's hash on a host that has no salt yet: the lease makes it.
+UNSALTED = "known after build"
 # File of a deployment that holds its API keys, so that no command line does.
 CONFIG = "config.yaml"
 
@@ -81,8 +83,8 @@ class Spec:
 
     @property
     def digest(self) -> str:
-        """sha256 of the canonical JSON, shortened to the name of the deployment's directory."""
-        return digest_of(self.as_dict())
+        """sha256 of the canonical JSON, shortened to the name of the deployment's directory; '' without the salt."""
+        return "" if UNSALTED in self.secrets.values() else digest_of(self.as_dict())
 
 
 def digest_of(record: Mapping[str, Any]) -> str:
@@ -111,6 +113,6 @@ def resolved(record: Mapping[str, Any], deployment: str) -> dict[str, Any]:
     }
 
 
-def secret_hash(salt: bytes, value: str) -> str:
+def secret_hash(salt: bytes | None, value: str) -> str:
     """HMAC-SHA256 of a secret under the host's own salt."""
-    return hmac.new(salt, value.encode(), hashlib.sha256).hexdigest()
+    return UNSALTED if salt is None else hmac.new(salt, value.encode(), hashlib.sha256).hexdigest()

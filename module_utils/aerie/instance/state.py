@@ -98,16 +98,17 @@ class InstanceStore:
     def save(self, state: InstanceState) -> None:
         write_json(self.root / "state.json", state.as_dict())
 
-    def salt(self, *, create: bool) -> bytes:
-        """The host's salt for secret hashes (0600). Without ``create`` a missing one gives a throw-away."""
+    def salt(self, *, create: bool) -> bytes | None:
+        """The host's salt for secret hashes (0600). None where there is none and it is not to be made."""
         path = self.root / ".salt"
         try:
             return bytes.fromhex(path.read_text())
         except (FileNotFoundError, NotADirectoryError, ValueError):
+            if not create:
+                return None
             fresh = secrets.token_bytes(32)
-            if create:
-                self.create()
-                write_atomic(path, fresh.hex(), mode=0o600)
+            self.create()
+            write_atomic(path, fresh.hex(), mode=0o600)
             return fresh
 
 

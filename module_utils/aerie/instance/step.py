@@ -48,8 +48,13 @@ class Step:
         return self.spec.digest if self.spec else ""
 
     @property
+    def named(self) -> str:
+        """The digest for a person, or when it will be known."""
+        return self.digest or f"(digest known after {'build' if self.spec else 'install'})"
+
+    @property
     def directory(self) -> Path:
-        return self.store.deployment(self.digest)
+        return self.store.deployment(self.digest or "(known after build)")
 
     def make_spec(self) -> Spec | None:
         """None as long as the release is not installed: what it will be is known only then."""
@@ -77,7 +82,7 @@ class Step:
         """The spec under the digest that its deployment already has, where an earlier version of Aerie named it."""
         record = self.store.spec(self.store.current())
         old = replace(spec, version=int((record or {}).get("version") or 1))
-        return old if old.digest == self.store.current() else spec
+        return old if old.digest and old.digest == self.store.current() else spec
 
     def check_models(self) -> dict[str, dict[str, Any]]:
         """``{role: {path, config_sha256}}`` of the models that this mode serves; raises model-missing."""
@@ -114,19 +119,20 @@ class Step:
             )
 
     def served(self) -> dict[str, str]:
-        """Where the deployment's package, draft and API keys lie; empty as long as there is no spec.
+        """Where the deployment's package, draft and API keys lie, as far as its digest is known.
 
         A key itself never leaves the host: who has to ask the server reads it there.
         """
-        if self.spec is None:
-            return {}
+        events = mode.events_directory(self.settings["mode"], self.settings["cache_dir"])
+        if self.spec is None or not self.digest:
+            return {"events": events}
         draft = self.spec.models.get("draft") or {}
         copied = draft_copy.is_copied(draft)
         return {
             "site_packages": f"{self.directory}/site",
             "draft": f"{self.directory}/{draft_copy.DIRECTORY}" if copied else draft.get("path", ""),
             "key_file": f"{self.directory}/{CONFIG}" if self.spec.secrets else "",
-            "events": mode.events_directory(self.settings["mode"], self.settings["cache_dir"]),
+            "events": events,
         }
 
     def result(self, plan: Plan) -> dict[str, Any]:

@@ -151,6 +151,8 @@ def _plan(step: Step, seen: reality.Reality) -> Plan:
         deployment=str(step.directory),
         start_timeout=step.settings["start_timeout"],
     )
+    if not step.digest:
+        plan.reasons.append("its digest is known after build")
     _plan_witness(plan, then, now)
     _plan_again(step, plan, seen)
     return plan

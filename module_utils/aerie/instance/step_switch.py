@@ -32,10 +32,7 @@ def _build(step: Step) -> None:
     there = step.spec is not None and step.store.spec(step.digest) is not None
     if there and not witness.changed_sources(step.directory):
         return
-    if (
-        step.act(f"build deployment {step.digest or '(digest known after install)'}")
-        and step.spec is not None
-    ):
+    if step.act(f"build deployment {step.named}") and step.spec is not None:
         gid = grp.getgrnam(step.settings["group"]).gr_gid
         patches = mode.patches_for(step.settings.get("patches") or [], step.spec.release.release)
         deployment.build(step.store, step.spec, secret_values(step.settings), gid, patches, replace=there)
@@ -65,7 +62,7 @@ def started(step: Step) -> None:
     # A deployment that has not passed its gates must not come up by itself after a reboot.
     _disable(step, before)
     switch = step.store.current() != step.digest or not step.digest
-    if switch and step.act(f"make {step.digest or 'the new deployment'} current"):
+    if switch and step.act(f"make deployment {step.named} current"):
         step.store.set_current(step.digest)
     _write_unit(step)
     step.save(state.SWITCHED)
@@ -101,7 +98,7 @@ def accepted(step: Step) -> None:
     new = (step.record.phase, step.record.accepted) != (state.ACCEPTED, step.digest)
     if not (new or step.settings["gates"]):
         return
-    if not step.act(f"record {step.digest or 'the deployment'} as accepted") or step.spec is None:
+    if not step.act(f"record deployment {step.named} as accepted") or step.spec is None:
         return
     process = processes.read_process(unit.main_pid)
     entry = {
