@@ -21,7 +21,7 @@ description: Appends a JSON line for each task to the file that the environment 
 """
 
 
-class CallbackModule(CallbackBase):
+class CallbackModule(CallbackBase):  # type: ignore[misc]
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
     CALLBACK_NAME = "task_seconds"

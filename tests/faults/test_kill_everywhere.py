@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import pytest
@@ -43,7 +43,9 @@ def recorded(host: Host, road: Road, mode: str) -> list[Point]:
 
 @pytest.mark.kind("kill")
 @pytest.mark.full
-def test_killed_at_every_boundary(host: Host, road: Road, record_property: pytest.RecordProperty) -> None:
+def test_killed_at_every_boundary(
+    host: Host, road: Road, record_property: Callable[[str, object], None]
+) -> None:
     """SIGKILL at every task boundary of both directions and inside every changing module; the next run converges."""
     until = time.monotonic() + 60 * float(os.environ.get("AERIE_FAULTS_MINUTES", "1000"))
     start = str(host.seen()["mode"])

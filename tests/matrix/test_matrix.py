@@ -79,7 +79,14 @@ def make_environment(core: Core, python: str, log: Path) -> None:
     if record.is_file() and record.read_text() == want:
         return
     run(log, python, "-m", "venv", "--clear", core.venv)
-    pip = [core.venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip: list[str | Path] = [
+        core.venv / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
     run(log, *pip, "--no-input", "--only-binary", ":all:", "--require-hashes", "-r", lock)
     record.write_text(want)
 

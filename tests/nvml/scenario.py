@@ -113,7 +113,7 @@ class Scenario:
             lines.append(_line("mig", mig, {"uuid": mig.uuid or mig_uuid(mig.gpu, mig.index)}))
         for row, holder in enumerate(self.holders):
             source = "always" if holder.always else "cgroup" if holder.cgroup else "pid"
-            free = "never" if holder.free_ms is None else holder.free_ms
+            free = "never" if holder.free_ms is None else str(holder.free_ms)
             filled = {"id": holder.id or f"holder{row}", "source": source, "free_ms": free}
             lines.append(_line("holder", holder, filled, skip={"always"}))
         return "\n".join(lines) + "\n"

@@ -33,7 +33,7 @@ def below(pid: int) -> list[int]:
     return [*children, *(one for child in children for one in below(child))]
 
 
-class CallbackModule(CallbackBase):
+class CallbackModule(CallbackBase):  # type: ignore[misc]
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "notification"
     CALLBACK_NAME = "boundaries"
