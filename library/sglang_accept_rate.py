@@ -280,6 +280,11 @@ seconds:
   description: From the first request to the last answer.
   returned: when a measurement was made
   type: float
+elapsed_s:
+  description: Seconds of the whole measurement. With O(state=armed) they count from when the server was ready, not from
+    when somebody looked.
+  returned: when a measurement was made
+  type: float
 rows:
   description: One small record for each request. Hashes name prompt and output across runs.
   returned: when a measurement was made
@@ -357,6 +362,7 @@ error:
   type: dict
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -454,6 +460,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     server_pid = params["server_pid"]
     if params["state"] == "armed":
         server_pid = await_server(params, progress)
+    began = time.monotonic()
     if server_pid is not None and options.speculative:
         check_environment(server_pid)
     settings = inspect_server(client, options)  # before the tokenizer, whose import takes seconds
@@ -462,9 +469,9 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     try:
         figures: dict[str, Any] = measure(client, ids, options, settings, progress)
     except Refused as refused:
-        add_prompts(refused.figures, prompts, job)
+        complete(refused.figures, prompts, job, began)
         raise
-    add_prompts(figures, prompts, job)
+    complete(figures, prompts, job, began)
     if server_pid is None and options.speculative:
         figures["unavailable"]["simulated_acceptance"] = "no server_pid was given, so it was not checked"
     return figures
@@ -481,8 +488,9 @@ def await_server(params: dict[str, Any], progress: ProgressFile) -> int:
     return wait_for_server(Path(params["ready_file"]), of.check)
 
 
-def add_prompts(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob) -> None:
-    """Say which prompts were sent, and name each row's."""
+def complete(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob, began: float) -> None:
+    """Say how long it took, which prompts were sent, and name each row's."""
+    figures["elapsed_s"] = round(time.monotonic() - began, 1)
     figures["prompt_set"] = prompt_facts(prompts, job.chat_template)
     for row in figures["rows"]:
         row["prompt_sha256"] = prompt_sha256(prompts.prompts[row["index"]])[:16]

@@ -282,7 +282,8 @@ class ActionModule(ActionBase):
         )
         began = time.monotonic()
         outcome = watch.run()
-        outcome["elapsed_s"] = round(time.monotonic() - began, 1)
+        # Unless the module counts itself: a job can have begun its work long before anybody watched.
+        outcome.setdefault("elapsed_s", round(time.monotonic() - began, 1))
         self._forget(str(outcome.get("results_file") or ""))
         for key in ("ansible_job_id", "finished", "started", "results_file"):
             outcome.pop(key, None)

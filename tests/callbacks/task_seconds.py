@@ -1,7 +1,8 @@
 """Ansible callback: appends ``{"play", "task", "seconds", "job"}`` for each task to the file $AERIE_TASK_SECONDS.
 
 A task's seconds go up to the beginning of the next one, so that they add up to the whole run. ``job``: those in
-which a watched job was at work on the host (``elapsed_s`` of its result, see plugins/action/watched.py), else 0.
+which a watched job was at work on the host (``elapsed_s`` of its result, see plugins/action/watched.py), else 0; the
+gates' measurement may have begun before its task.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,21 +70,26 @@ def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over
     double: Double, tmp_path: Path, ready: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
+    clock = [1000.0]
     ready_file, token = tmp_path / "ready", "t" if ready else "another run's"
 
     def held(store: InstanceStore) -> Lease:
         asked.append(len(double.bodies))
+        clock[0] += 60
         if ready and len(asked) == 2:
             ready_file.write_text(str(os.getpid()))
         return Lease("t", Controller.from_mapping({}), "boot", 100.0)
 
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(armed, "ASK_S", 0.1)
     monkeypatch.setattr(armed.lease_host, "read", held)
     monkeypatch.setattr(armed.lease_host, "clock_now", lambda: Clock("boot", 10.0))
     run = {"instance": "default", "state_dir": str(tmp_path), "lease": token}
     given = params(double, tmp_path, num_steps=3, state="armed", run=run, ready_file=str(ready_file))
     if ready:
-        assert module.run(given, check_mode=False)["passed"]
+        result = module.run(given, check_mode=False)
+        assert result["passed"]
+        assert result["elapsed_s"] == 0.0  # the two minutes before the server was ready are not the gate's
         assert asked[:2] == [0, 0]
     else:
         with pytest.raises(AerieError) as ended:

@@ -226,6 +226,19 @@ def test_a_look_waits_on_the_host_for_something_new(
 
 
 @pytest.mark.parametrize(
+    ("told", "seconds"), [({"changed": False}, 0.0), ({"changed": False, "elapsed_s": 41.5}, 41.5)]
+)
+def test_seconds_are_those_of_the_work_where_the_module_counts_them(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], seconds: float
+) -> None:
+    """The gates' measurement has begun when the server was ready, and is watched later."""
+    monkeypatch.setattr(watched, "Watch", lambda **_: SimpleNamespace(run=lambda: dict(told)))
+    action = watched.ActionModule.__new__(watched.ActionModule)
+    job = {"id": "1", "results_file": "", "progress_file": "/p", "limit_s": 10.0}
+    assert action.watch_job(job, {})["elapsed_s"] == seconds
+
+
+@pytest.mark.parametrize(
     ("text", "result"),
     [
         ('{"changed": true, "rate": 2.5}', {"changed": True, "rate": 2.5}),
