@@ -84,7 +84,10 @@ def edit(made: Made) -> None:
         (lambda made: (made.directory("baseline") / "config.yaml").unlink(), ["its API keys are gone"]),
         (lambda made: made.python.unlink(), ["its release 0.5.23 is gone"]),
         (lambda made: (made.model / "config.json").unlink(), ["its target model is gone"]),
-        (lambda made: (made.model / "config.json").write_text("[]"), ["its target model is another one now"]),
+        (
+            lambda made: (made.model / "config.json").write_text("[]"),
+            ["its target model's config.json changed on disk"],
+        ),
     ],
 )
 def test_what_keeps_a_deployment_from_being_started(

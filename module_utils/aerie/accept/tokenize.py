@@ -30,9 +30,7 @@ NEEDS_REMOTE_CODE = ErrorKind(
 MARK = "AERIE-TOKEN-IDS "
 """Tokenizers print; the one line that is ours starts with this."""
 
-CHILD = r'''
-import json, sys
-
+IDS_OF = r'''
 def ids_of(got, tokenizer):
     """Plain ids from what apply_chat_template gives: list, batch of one, mapping, tensor, string."""
     if isinstance(got, str):
@@ -45,6 +43,13 @@ def ids_of(got, tokenizer):
     if len(got) == 1 and hasattr(got[0], "__iter__"):
         got = list(got[0])
     return [int(i) for i in got]
+'''
+"""Also for the other children that tokenize (``measure/bench_driver.py``)."""
+
+CHILD = (
+    IDS_OF
+    + r"""
+import json, sys
 
 def main():
     from transformers import AutoTokenizer
@@ -71,7 +76,8 @@ try:
 except Exception as error:
     answer = {"error": type(error).__name__ + ": " + str(error)}
 print("\n" + job["mark"] + json.dumps(answer), flush=True)
-'''
+"""
+)
 
 
 @dataclass(frozen=True)

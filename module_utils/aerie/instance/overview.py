@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import health, processes
-from ..files import read_json, sha256_of
+from ..files import read_json
 from ..network import sockets
 from ..release.rules import server_info_path
 from ..strangers import holders, takeover
@@ -115,7 +115,7 @@ def find_drift(
     return [
         *drift.of_run(resolved(spec, str(deployment)), seen, record, accepted),
         *drift.of_port(restore.address(spec)[1], holders.lines(seen.listener, seen.members)),
-        *_of_configs(spec),
+        *witness.of_configs(spec),
         *drift.of_witness(then, witness.take(store, digest, spec) if then else {}),
         *drift.of_sources(witness.changed_sources(deployment, full=full)),
         *drift.of_release(
@@ -137,17 +137,6 @@ def _verified(record: state.InstanceState, seen: reality.Reality, host: str, por
     if answer.ok or answer.status == 404:  # not every server has it
         return lines
     return [*lines, f"does not generate: /health_generate: {answer.describe()}"]
-
-
-def _of_configs(spec: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for role, model in sorted((spec.get("models") or {}).items()):
-        config = Path(model["path"]) / "config.json"
-        if not config.is_file():
-            lines.append(f"{role} model is gone: {config}")
-        elif sha256_of(config) != model["config_sha256"]:
-            lines.append(f"{role} model's config.json changed on disk")
-    return lines
 
 
 def _live(

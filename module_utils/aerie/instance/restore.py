@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AerieError, ErrorKind
-from ..files import sha256_of
 from ..gpu_host.env import lacking
 from ..network.traffic_control import controlled
 from .arguments import text_of
 from .spec import CONFIG, Release, Spec, digest_of
 from .state import InstanceState, InstanceStore
-from .witness import changed_sources
+from .witness import changed_sources, of_configs
 
 GONE = ErrorKind(
     "deployment-gone",
@@ -100,13 +99,7 @@ def missing(store: InstanceStore, digest: str, required: Required) -> list[str]:
         found += [f"its source was edited: {line}" for line in changed_sources(directory)[:3]]
     if record.get("secrets") and not (directory / CONFIG).is_file():
         found.append(f"its API keys are gone: {directory}/{CONFIG}")
-    for role, model in sorted((record.get("models") or {}).items()):
-        config = Path(model["path"]) / "config.json"
-        if not config.is_file():
-            found.append(f"its {role} model is gone: {config}")
-        elif sha256_of(config) != model["config_sha256"]:
-            found.append(f"its {role} model is another one now: {config}")
-    return found
+    return found + [f"its {line}" for line in of_configs(record)]
 
 
 def way_back(found: Sequence[Candidate], failed: str, mode: str) -> Candidate | None:

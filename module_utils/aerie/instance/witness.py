@@ -34,6 +34,18 @@ def take(store: InstanceStore, digest: str, spec: Mapping[str, Any]) -> dict[str
     return {"at": now(), "driver": kernel_driver_version() or "", "models": models, "own": own}
 
 
+def of_configs(spec: Mapping[str, Any]) -> list[str]:
+    """What is not as the record has it of the models' config.json, a line each."""
+    lines = []
+    for role, model in sorted((spec.get("models") or {}).items()):
+        config = Path(model["path"]) / "config.json"
+        if not config.is_file():
+            lines.append(f"{role} model is gone: {config}")
+        elif sha256_of(config) != model["config_sha256"]:
+            lines.append(f"{role} model's config.json changed on disk: {config}")
+    return lines
+
+
 def keep(store: InstanceStore, digest: str, spec: Mapping[str, Any]) -> None:
     """Write it beside the deployment that was just accepted."""
     write_json(store.deployment(digest) / FILE, take(store, digest, spec))

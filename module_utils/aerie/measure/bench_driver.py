@@ -12,9 +12,13 @@ then ``{"progress": …}`` and one ``{"batch": …}`` for each batch size, ``{"d
 
 from __future__ import annotations
 
+from ..accept.tokenize import IDS_OF
+
 MARK = "AERIE-BENCH "
 
-DRIVER = r'''
+DRIVER = (
+    IDS_OF
+    + r'''
 import ast, importlib.util, json, os, random, sys, time, types
 
 job = json.loads(sys.stdin.readline())
@@ -37,18 +41,6 @@ def module_of_release():
             __import__(name)
             return sys.modules[name]
     raise ImportError("the release has neither sglang.benchmark.serving nor sglang.bench_serving")
-
-def ids_of(got, tokenizer):
-    if isinstance(got, str):
-        got = tokenizer.encode(got, add_special_tokens=False)
-    if hasattr(got, "keys"):
-        got = got["input_ids"]
-    if hasattr(got, "tolist"):
-        got = got.tolist()
-    got = list(got)
-    if len(got) == 1 and hasattr(got[0], "__iter__"):
-        got = list(got[0])
-    return [int(i) for i in got]
 
 def render(tokenizer):
     """Texts to send, and their ids. The server puts a BOS before a text when the tokenizer does."""
@@ -161,3 +153,4 @@ except SystemExit as error:
 except BaseException as error:
     say(error=type(error).__name__ + ": " + str(error))
 '''
+)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import base64
 import difflib
-import os
-import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from .. import git
 from ..errors import AerieError, ErrorKind
 from ..release.wheel_record import parse_record
 from .site import dist_info_of
@@ -141,39 +140,22 @@ def recorded_hashes(site: Path, paths: Iterable[str]) -> dict[str, str] | None:
 
 
 def git_blobs(site: Path, paths: Sequence[str]) -> dict[str, bytes | None] | None:
-    """What the commit that is checked out holds of the files (None: not in it); None when git does not track sglang.
-
-    Git runs as the owner of the checkout: its configuration can name commands, and root must not run them.
-    """
-    place = (site / "sglang").resolve().parent
+    """What the commit that is checked out holds of the files (None: not in it); None when git does not track sglang."""
     names = ["sglang/__init__.py", *paths]
-    try:
-        owner = place.stat()
-        switch = os.geteuid() == 0 and owner.st_uid != 0
-        done = subprocess.run(
-            ["git", "-c", "protocol.allow=never", "cat-file", "--batch"],
-            cwd=place,
-            input="".join(f"HEAD:./{name}\n" for name in names).encode(),
-            capture_output=True,
-            timeout=60,
-            check=False,
-            user=owner.st_uid if switch else None,
-            group=owner.st_gid if switch else None,
-            extra_groups=[] if switch else None,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    if done.returncode != 0:
+    asked = "".join(f"HEAD:./{name}\n" for name in names).encode()
+    place = (site / "sglang").resolve().parent
+    out = git.output_of(place, "-c", "protocol.allow=never", "cat-file", "--batch", said=asked, timeout=60)
+    if out is None:
         return None
     blobs: dict[str, bytes | None] = {}
     at = 0
     for name in names:
-        end = done.stdout.find(b"\n", at)
-        words = done.stdout[at:end].split()
+        end = out.find(b"\n", at)
+        words = out[at:end].split()
         at = end + 1
         if len(words) == 3 and words[1] == b"blob":
             size = int(words[2])
-            blobs[name] = done.stdout[at : at + size]
+            blobs[name] = out[at : at + size]
             at += size + 1
         else:
             blobs[name] = None

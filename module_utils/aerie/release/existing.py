@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from .. import git
 from ..errors import ErrorKind
 from ..files import sha256_of
 from ..patch.store import FileRecord, PatchStore
@@ -70,7 +69,7 @@ def _recorded(found: Installed) -> list[str] | None:
 def _of_git(package: Path) -> list[str] | None:
     """Tracked files that differ from what is checked out; None where git does not track the package.
 
-    Git runs as the owner of the checkout, since its configuration can name commands, and takes no lock on the index.
+    Git takes no lock on the index.
     """
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
     status = _git(package, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--", ".")
@@ -87,23 +86,8 @@ def _of_git(package: Path) -> list[str] | None:
 
 
 def _git(place: Path, *words: str) -> str | None:
-    try:
-        owner = place.stat()
-        switch = os.geteuid() == 0 and owner.st_uid != 0
-        done = subprocess.run(
-            ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words],
-            cwd=place,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            user=owner.st_uid if switch else None,
-            group=owner.st_gid if switch else None,
-            extra_groups=[] if switch else None,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout if done.returncode == 0 else None
+    out = git.output_of(place, "--no-optional-locks", "-c", "core.fsmonitor=false", *words)
+    return None if out is None else out.decode("utf-8", "replace")
 
 
 def _is_ours(site: Path, path: str, ours: Mapping[str, FileRecord]) -> bool:
