@@ -98,7 +98,7 @@ resumed:
   description: Whether it goes on with an unfinished sweep.
   returned: with O(state=begun)
   type: bool
-finished:
+known:
   description: Names of the settings that are known already.
   returned: with O(state=begun)
   type: list

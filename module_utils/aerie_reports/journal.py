@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.aerie.files import read_json, write_json
-from ansible.module_utils.aerie.measure.tune_errors import REPLACED, WITHOUT_EFFECT
+from ansible.module_utils.aerie.measure.tune_errors import NOTHING_TO_COMPARE, REPLACED, WITHOUT_EFFECT
 
 REQUEST, LINES, RESULTS = "sweep.json", "results.jsonl", "results.json"
 
@@ -35,7 +35,10 @@ def begin(folder: Path, request: Mapping[str, Any], *, resume: bool, several: bo
         for old in sorted(folder.glob("*/" + REQUEST), reverse=True):
             place = old.parent
             known = read_json(old)
-            if isinstance(known, dict) and known.get("identity") == name and not (place / RESULTS).exists():
+            unfinished = (
+                isinstance(known, dict) and known.get("identity") == name and not (place / RESULTS).exists()
+            )
+            if unfinished and why_no_base(lines(place)) is None:
                 write_json(old, {**request, "identity": name, "began": known.get("began")})
                 return place, True
     place = _fresh(folder, str(request["host"]) if several else "")
@@ -85,6 +88,31 @@ def lines(place: Path) -> list[dict[str, Any]]:
         if isinstance(record, dict) and "setting" in record:
             found.append(record)
     return found
+
+
+def why_no_base(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The failure of the inventory's own setting, with which all others are compared; None when it was measured, or was
+    not tried yet."""
+    base = [line for line in known if line["setting"].get("kind") == "base"]
+    return (base[-1].get("failure") or {}) if base and base[-1]["status"] == "failed" else None
+
+
+def check_base(known: Sequence[Mapping[str, Any]]) -> None:
+    """Raise an ``AerieError`` when the inventory's own setting could not be measured."""
+    failure = why_no_base(known)
+    if failure is None:
+        return
+    again = "put right what failed, and run again; it begins anew"
+    if failure.get("code") == "accept-output-degenerate":
+        again = (
+            "ask for fewer tokens (sglang_tune_max_new_tokens) or other prompts (sglang_tune_prompts_file), "
+            "and run again"
+        )
+    raise NOTHING_TO_COMPARE.error(
+        f"the inventory's own setting could not be measured: {failure.get('step') or 'it failed'}",
+        evidence=str(failure.get("message") or "no message").splitlines(),
+        next=again,
+    )
 
 
 def check_measured(

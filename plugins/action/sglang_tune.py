@@ -55,22 +55,23 @@ class ActionModule(ActionBase):
         request["host"] = task_vars.get("inventory_hostname", "host")
         Sweep.from_dict(request)  # refuses a base without a chain, whoever calls
         if self._task.check_mode:
-            return {"directory": "", "resumed": False, "finished": []}
+            return {"directory": "", "resumed": False, "known": []}
         folder = Path(str(args.get("reports_dir") or ROOT / "reports")).expanduser() / request["instance"]
         several = len(task_vars.get("ansible_play_hosts_all") or []) > 1
         place, resumed = journal.begin(
             folder, request, resume=bool(args.get("resume", True)), several=several
         )
-        finished = [line["setting"]["name"] for line in journal.lines(place)]
+        known = [line["setting"]["name"] for line in journal.lines(place)]
         self._say(task_vars, f"{'going on with' if resumed else 'keeping results in'} {place}")
-        if finished:
-            self._say(task_vars, f"known already: {', '.join(finished)}")
-        return {"directory": str(place), "resumed": resumed, "finished": finished}
+        if known:
+            self._say(task_vars, f"known already: {', '.join(known)}")
+        return {"directory": str(place), "resumed": resumed, "known": known}
 
     def _next(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         if self._task.check_mode:
             return {"done": True, "text": "check mode: nothing is started"}
         place = Path(str(args["directory"]))
+        journal.check_base(journal.lines(place))
         sweep, records = _loaded(place)
         step = next_step(sweep, records)
         if step.setting is None:

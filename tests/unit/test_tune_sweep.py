@@ -271,6 +271,29 @@ def test_a_killed_sweep_goes_on_and_a_finished_one_does_not(tmp_path: Path) -> N
     assert journal.begin(tmp_path, request(), resume=True, several=False)[0] != place
 
 
+def test_without_the_inventory_s_own_figures_nothing_else_is_started(tmp_path: Path) -> None:
+    place, _ = journal.begin(tmp_path, request(), resume=True, several=False)
+    journal.check_base(journal.lines(place))  # not tried yet
+    failure = {
+        "code": "accept-output-degenerate",
+        "step": "Measure its speed and acceptance",
+        "message": "4 of 10 answers are loops\n  request 0: 127 of 128 tokens repeat",
+    }
+    base = {"setting": {"name": "as in the inventory", "kind": "base"}, "failure": failure}
+    journal.append(place, {**base, "status": "failed"})
+    with pytest.raises(AerieError) as caught:
+        journal.check_base(journal.lines(place))
+    said = caught.value.message()
+    for part in ("4 of 10 answers are loops", "sglang_tune_max_new_tokens", "tune-nothing-to-compare"):
+        assert part in said
+    # The same command begins anew instead of finding the failure again.
+    again, resumed = journal.begin(tmp_path, request(), resume=True, several=False)
+    assert again != place
+    assert not resumed
+    journal.append(place, {**base, "status": "measured", "failure": {}})
+    journal.check_base(journal.lines(place))
+
+
 @pytest.mark.parametrize(
     ("key", "digest", "now", "code"),
     [

@@ -16,6 +16,11 @@ NO_CYCLE = ErrorKind(
     "A profile tells how a decode cycle divides into draft, verify and draft-extend, and the inventory does not "
     "speculate.",
 )
+NOTHING_TO_COMPARE = ErrorKind(
+    "tune-nothing-to-compare",
+    "The inventory's own setting runs and passed its gates, but the load could not be measured on it. Every other "
+    "setting would get the same load and is compared with this one, so no further server is started.",
+)
 UNKNOWN_PRESET = ErrorKind("tune-preset-unknown", "A preset was asked for that does not exist.")
 HIDDEN_PRESET = ErrorKind(
     "tune-preset-hidden",
