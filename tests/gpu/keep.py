@@ -60,10 +60,18 @@ def rows(record: dict[str, Any]) -> list[tuple[str, str, str]]:
         if isinstance(one, dict):
             keys = ("started", "chosen", "exhaustive_best", "regret", "largest_off")
             add(f"tune's search at batch {batch}", {key: one.get(key) for key in keys}, "speed")
-    add("time to ready, Aerie / by hand", facts.get("time-to-ready", {}).get("ratio"), "time-to-ready")
+    for name in ("ratio", "own tree against the release's", "unit against by hand from its tree", "pairs"):
+        add(
+            f"time to ready, Aerie / by hand: {name}",
+            facts.get("time-to-ready", {}).get(name),
+            "time-to-ready",
+        )
     add("exposure of the unit", facts.get("hardening", {}).get("exposure"), "hardening")
-    for victim, one in (facts.get("kills", {}).get("kills") or {}).items():
-        add(f"{victim} killed: healthy again after", one.get("healthy_again_s"), "kills")
+    for name in ("kills", "speed-kills"):
+        for victim, one in (facts.get(name, {}).get("kills") or {}).items():
+            add(f"{victim} killed: healthy again after seconds", one.get("healthy_again_s"), name)
+    killed = facts.get("two-kill", {}).get("kill") or {}
+    add("one scheduler of two killed: healthy again after seconds", killed.get("healthy_again_s"), "two-kill")
     add(
         "one scheduler of two killed: seconds until each card is empty",
         facts.get("two-kill", {}).get("empty_after_s"),

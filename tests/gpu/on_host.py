@@ -149,10 +149,12 @@ def settle() -> None:
 
 
 def pairs(unit: str, port: int, count: int, seconds: float) -> dict[str, Any]:
-    """Up to ``count`` pairs of starts, by the unit and by hand at the same moment, so that all that the machine does
-    falls on both alike; every second time the hand is first. No pair is begun that would not end in time, and the unit
-    serves afterwards."""
+    """Up to ``count`` rounds of starts at the same moment, so that all that the machine does falls on each alike: by
+    the unit; by hand; and by hand with the deployment's own copy of the package, as the unit has it, which tells the
+    copy's part from the sandbox's. Who is first goes round. No round is begun that would not end in time, and the
+    unit serves afterwards."""
     begun, found, longest = time.monotonic(), [], 0.0
+    ports = {"unit": port_of(unit), "hand": port, "tree": port + 1}
     for number in range(count):
         this = time.monotonic()
         if found and this - begun + longest > seconds:
@@ -160,24 +162,31 @@ def pairs(unit: str, port: int, count: int, seconds: float) -> dict[str, Any]:
         subprocess.run(["systemctl", "stop", unit], check=True)
         settle()
         began: dict[str, float] = {}
-        for way in ("unit", "hand") if number % 2 == 0 else ("hand", "unit"):
-            began[way] = launch(unit) if way == "unit" else launch_by_hand(unit, port)[0]
-        ready = both_healthy({"unit": port_of(unit), "hand": port}, began)
-        found.append({"aerie_s": ready.get("unit"), "by_hand_s": ready.get("hand")})
-        by_hand_stop(port)
+        order = [*ports][number % 3 :] + [*ports][: number % 3]
+        for way in order:
+            if way == "unit":
+                began[way] = launch(unit)
+            else:
+                began[way] = launch_by_hand(unit, ports[way], tree=way == "tree")[0]
+        ready = all_healthy(ports, began)
+        names = {"unit": "aerie_s", "hand": "by_hand_s", "tree": "by_hand_own_tree_s"}
+        found.append({name: ready.get(way) for way, name in names.items()})
+        for way in ("hand", "tree"):
+            by_hand_stop(ports[way])
         longest = max(longest, time.monotonic() - this)
     return {"pairs": found}
 
 
-def both_healthy(ports: dict[str, int], began: dict[str, float]) -> dict[str, float | None]:
+def all_healthy(ports: dict[str, int], began: dict[str, float]) -> dict[str, float | None]:
     """Seconds until each answered, each asked by a thread of its own, since an answer may take a second."""
     with ThreadPoolExecutor() as pool:
         waiting = {name: pool.submit(until_healthy, port, began[name]) for name, port in ports.items()}
         return {name: one.result() for name, one in waiting.items()}
 
 
-def launch_by_hand(unit: str, port: int) -> tuple[float, list[str]]:
-    """The unit's own command and environment as a person would start it: no unit, no sandbox, the release's tree."""
+def launch_by_hand(unit: str, port: int, tree: bool = False) -> tuple[float, list[str]]:
+    """The unit's own command and environment as a person would start it: no unit, no sandbox, the release's tree, or
+    with ``tree`` the deployment's."""
     made = spec(unit)
     command, environment = list(made["command"]), dict(made["environment"])
     command[command.index("--port") + 1] = str(port)
@@ -185,7 +194,8 @@ def launch_by_hand(unit: str, port: int) -> tuple[float, list[str]]:
         command[command.index("--nccl-port") + 1] = str(port + 1000)
     home = Path(f"/var/lib/sglang/{unit.removeprefix('sglang-').removesuffix('.service')}/current").resolve()
     command = [word.replace("@DEPLOYMENT@", str(home)) for word in command]
-    environment.pop("PYTHONPATH", None)
+    if not tree:
+        environment.pop("PYTHONPATH", None)
     environment = {name: text.replace("@DEPLOYMENT@", str(home)) for name, text in environment.items()}
     user = pwd.getpwnam("sglang")
     began = time.monotonic()

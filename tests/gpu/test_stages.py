@@ -164,7 +164,11 @@ def test_side_instances_share_no_port() -> None:
     ports = (
         [one.port for one in listed]
         + [one.port + 1000 for one in listed]
-        + [one + more for one in (speed.HAND_PORT, speed.PAIR_PORT) for more in (0, 1000)]
+        + [
+            one + more
+            for one in (speed.HAND_PORT, speed.PAIR_PORT, speed.PAIR_PORT + 1)
+            for more in (0, 1000)
+        ]
     )
     assert len(set(ports)) == len(ports)
     assert len({one.name for one in listed}) == len(listed)
@@ -428,9 +432,14 @@ def test_system_calls_are_counted() -> None:
 
 
 def test_starts_are_compared_over_whole_pairs() -> None:
-    pairs = [{"aerie_s": 42.0, "by_hand_s": 40.0}, {"aerie_s": 41.0, "by_hand_s": None}]
+    pairs = [
+        {"aerie_s": 42.0, "by_hand_s": 40.0, "by_hand_own_tree_s": 41.0},
+        {"aerie_s": 41.0, "by_hand_s": None, "by_hand_own_tree_s": None},
+    ]
     fine = speed.judge_ready({"pairs": pairs})
     assert (fine.why, fine.facts["ratio"]) == (None, 1.05)
+    assert fine.facts["own tree against the release's"] == 1.025
+    assert fine.facts["unit against by hand from its tree"] == round(42 / 41, 4)
     assert speed.judge_ready({"pairs": [{"aerie_s": 43.0, "by_hand_s": 40.0}]}).why
     assert "no pair" in str(speed.judge_ready({"error": "ssh"}).why)
 
