@@ -24,16 +24,14 @@ HAND_PORT = 32900
 # The pairs of `time-to-ready` have one of their own: they may stand beside the server that `speed` has started by hand.
 PAIR_PORT = 32901
 BATCHES = (1, 8, 32) if not REHEARSAL else (1, 8)
-# A turn is half a second to a second: many short ones, since the same server was seen to vary by a third from turn to
-# turn.
 TOKENS = 64 if not REHEARSAL else 16
-# Rounds by batch size: the search is judged at batch 1, where a round of twelve servers takes nine seconds.
-PASSES = {1: 12, 8: 5, 32: 3} if not REHEARSAL else {1: 1, 8: 1}
+# Rounds by batch size: the search is judged at batch 1, where a round of twelve servers takes three seconds.
+PASSES = {1: 80, 8: 10, 32: 4} if not REHEARSAL else {1: 1, 8: 1}
 # Without graphs a token takes ten times as long: fewer of them, and of the servers with which these two are compared.
-EAGER_TOKENS, EAGER_PASSES = (32, 2) if not REHEARSAL else (8, 1)
-# The closer comparison of two servers: seconds kept for it, and the most rounds, of some three seconds each.
-CLOSER_S = 110 if not REHEARSAL else 10
-CLOSER_PASSES = 60 if not REHEARSAL else 2
+EAGER_TOKENS, EAGER_PASSES = (32, 5) if not REHEARSAL else (8, 1)
+# The closer comparison of two servers: seconds kept for it, and the most rounds, of some two seconds each.
+CLOSER_S = 90 if not REHEARSAL else 10
+CLOSER_PASSES = 80 if not REHEARSAL else 2
 # The same server started by hand is compared with this one.
 TWIN = "s5"
 
