@@ -4,8 +4,7 @@
 One JSON line comes back. `kill UNIT VICTIM SECONDS` kills the launcher, scheduler or detokenizer of a unit and watches
 until it is healthy again; `restart UNIT` times a start of Aerie's unit; `by-hand UNIT PORT` starts the same command
 with the same environment by hand (own port, the release's own tree), `by-hand-stop PORT` ends it; `pairs UNIT PORT
-COUNT SECONDS` times both side by side. Times are seconds from
-the start to the first 200 of /health, asked every 50 ms.
+COUNT SECONDS` times both side by side. Times are seconds from the start to the first 200 of /health, asked every 50 ms.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import signal
 import subprocess
 import sys
@@ -29,8 +29,29 @@ LONGEST_S = 150.0
 TITLES = {"scheduler": "sglang::schedul", "detokenizer": "sglang::detoken"}
 
 
+# What SGLang writes when its launcher has imported everything, its scheduler has, and it serves.
+MARKS = {"arguments": "server_args=", "scheduler": "Init torch distributed begin", "fired up": "is fired up"}
+
+
 def pid_file(port: int) -> Path:
     return Path(f"/run/aerie-by-hand.{port}.pid")
+
+
+def log_file(port: int) -> Path:
+    return Path(f"/var/log/aerie-by-hand.{port}.log")
+
+
+def marks(log: str, began: float) -> dict[str, float]:
+    """Seconds from ``began`` (Unix time) to the first line of each mark since; SGLang writes whole seconds."""
+    found: dict[str, float] = {}
+    for line in log.splitlines():
+        stamp = re.search(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", line)
+        name = next((name for name, text in MARKS.items() if text in line), None)
+        if stamp and name and name not in found:
+            at = time.mktime(time.strptime(stamp.group(1), "%Y-%m-%d %H:%M:%S"))
+            if at >= int(began):
+                found[name] = round(at - began, 1)
+    return found
 
 
 def shown(unit: str) -> dict[str, str]:
@@ -161,6 +182,7 @@ def pairs(unit: str, port: int, count: int, seconds: float) -> dict[str, Any]:
             break
         subprocess.run(["systemctl", "stop", unit], check=True)
         settle()
+        moment = time.time()
         began: dict[str, float] = {}
         order = [*ports][number % 3 :] + [*ports][: number % 3]
         for way in order:
@@ -170,7 +192,13 @@ def pairs(unit: str, port: int, count: int, seconds: float) -> dict[str, Any]:
                 began[way] = launch_by_hand(unit, ports[way], tree=way == "tree")[0]
         ready = all_healthy(ports, began)
         names = {"unit": "aerie_s", "hand": "by_hand_s", "tree": "by_hand_own_tree_s"}
-        found.append({name: ready.get(way) for way, name in names.items()})
+        journal = ["journalctl", "-u", unit, "-o", "cat", "--no-pager", "--since", f"@{int(moment)}"]
+        logs = {
+            way: log_file(port).read_text(errors="replace") for way, port in ports.items() if way != "unit"
+        }
+        logs["unit"] = subprocess.run(journal, capture_output=True, text=True, check=False).stdout
+        row: dict[str, Any] = {name: ready.get(way) for way, name in names.items()}
+        found.append({**row, "first": order[0], "marks": {way: marks(logs[way], moment) for way in ports}})
         for way in ("hand", "tree"):
             by_hand_stop(ports[way])
         longest = max(longest, time.monotonic() - this)
@@ -199,7 +227,7 @@ def launch_by_hand(unit: str, port: int, tree: bool = False) -> tuple[float, lis
     environment = {name: text.replace("@DEPLOYMENT@", str(home)) for name, text in environment.items()}
     user = pwd.getpwnam("sglang")
     began = time.monotonic()
-    with Path("/var/log/aerie-by-hand.log").open("ab") as log:
+    with log_file(port).open("wb") as log:
         process = subprocess.Popen(
             command,
             env=environment,

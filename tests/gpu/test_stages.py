@@ -21,6 +21,7 @@ BIN = Path(sys.executable).parent
 sys.path.insert(0, str(HERE))
 
 import load
+import on_host
 import run
 import timeline
 from record import RELEASE
@@ -442,6 +443,18 @@ def test_starts_are_compared_over_whole_pairs() -> None:
     assert fine.facts["unit against by hand from its tree"] == round(42 / 41, 4)
     assert speed.judge_ready({"pairs": [{"aerie_s": 43.0, "by_hand_s": 40.0}]}).why
     assert "no pair" in str(speed.judge_ready({"error": "ssh"}).why)
+
+
+def test_how_far_a_start_was_when() -> None:
+    began = time.mktime((2026, 11, 30, 5, 57, 14, 0, 0, -1)) + 0.7
+    log = (
+        "[2026-11-30 05:56:34] server_args=ServerArgs(...)\n"  # an earlier start
+        "[2026-11-30 05:57:25] server_args=ServerArgs(...)\n"
+        "[2026-11-30 05:57:37] Init torch distributed begin.\n"
+        "[2026-11-30 05:57:38] Init torch distributed begin.\n"
+        "[2026-11-30 05:57:45] The server is fired up and ready to roll!\n"
+    )
+    assert on_host.marks(log, began) == {"arguments": 10.3, "scheduler": 22.3, "fired up": 30.3}
 
 
 def test_a_rehearsal_is_kept_by_nobody(tmp_path: Path) -> None:
