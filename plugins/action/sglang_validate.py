@@ -12,6 +12,8 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 PREFIXES = ("sglang_", "gpu_host_")
+# The safe loader, in C where PyYAML was built with it: a third of a second less for four roles.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # What roles tell each other. They are variables of the host too, or of the play.
 RESULTS = (
     "sglang_install_result",
@@ -71,7 +73,7 @@ class ActionModule(ActionBase):
         for place in [*self._roles_paths()]:
             specs = Path(place) / role / "meta" / "argument_specs.yml"
             if specs.is_file():
-                entries = yaml.safe_load(specs.read_text(encoding="utf-8"))["argument_specs"]
+                entries = yaml.load(specs.read_text(encoding="utf-8"), Loader=LOADER)["argument_specs"]
                 return {
                     name: option
                     for entry in entries.values()
