@@ -19,7 +19,7 @@ from aerie.accept.prompts import choose_prompts
 
 UNIT = "sglang-default.service"
 STATE = "/var/lib/sglang/default"
-STEPS, PROMPTS, NEW_TOKENS = 3, 12, 64  # of inventories/local
+STEPS, PROMPTS, NEW_TOKENS = 3, 8, 64  # of inventories/local
 
 
 @pytest.fixture
