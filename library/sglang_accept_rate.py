@@ -35,10 +35,10 @@ options:
     description:
       - V(measured) measures, and gates with O(min_accept_length).
       - V(prepared) only puts the prompts through the tokenizer and keeps the ids in O(prepared_dir), for a measurement
-        that is to come; no server is asked.
-      - V(armed) starts the measurement of a server that still loads and leaves it waiting for M(sglang_server_wait),
-        which tells it when the server is ready. A later task with O(armed) has its result. It ends by itself when the
-        run's lease is gone.
+        that is to come; no server is asked. With O(armed) it waits until that measurement has done so.
+      - V(armed) starts the measurement of a server that is still to be started. It puts the prompts through the
+        tokenizer and waits for M(sglang_server_wait), which tells it when the server is ready. A later task with
+        O(armed) has its result. It ends by itself when the run's lease is gone.
     type: str
     choices: [measured, prepared, armed]
     default: measured
@@ -363,6 +363,7 @@ error:
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -378,7 +379,6 @@ from ansible.module_utils.aerie.accept.arguments import (
 from ansible.module_utils.aerie.accept.client import HttpClient
 from ansible.module_utils.aerie.accept.options import MeasureOptions
 from ansible.module_utils.aerie.accept.prepared import token_ids
-from ansible.module_utils.aerie.accept.progress import ProgressFile
 from ansible.module_utils.aerie.accept.prompts import PromptSet, prompt_sha256
 from ansible.module_utils.aerie.accept.run import Refused, inspect_server, measure
 from ansible.module_utils.aerie.accept.server import check_environment
@@ -437,12 +437,14 @@ MEASURE_OPTIONS = (
 )
 
 
+PREPARED = "prepared"  # how far an armed measurement is (plugins/action/sglang_accept_rate.py)
+TOKENIZING = "putting {} prompts through the model's tokenizer"
+
+
 def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     """The module's result; raises `AerieError` or `Refused`."""
     options = MeasureOptions(**{name: params[name] for name in MEASURE_OPTIONS})
     options.check()
-    key = None if check_mode else client_key(params["api_key"], params["api_key_file"])
-    client = HttpClient(params["url"], key)
     if check_mode:
         return {
             "skipped": True,
@@ -457,15 +459,22 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         count = len(token_ids(job, prompts, kept_in))
         return {"passed": None, "reasons": [f"{count} prompts are token ids now; nothing was measured"]}
     progress = progress_of(params, len(prompts.prompts))
-    server_pid = params["server_pid"]
+    server_pid, ids = params["server_pid"], None
     if params["state"] == "armed":
-        server_pid = await_server(params, progress)
+        progress.begin("")  # only says which process this is
+        ids = token_ids(job, prompts, kept_in)
+        progress.reached(PREPARED)
+        server_pid, soak = await_server(params)
+        options = replace(options, soak_requests=max(options.soak_requests, soak))
     began = time.monotonic()
+    client = HttpClient(params["url"], client_key(params["api_key"], params["api_key_file"]))
     if server_pid is not None and options.speculative:
         check_environment(server_pid)
     settings = inspect_server(client, options)  # before the tokenizer, whose import takes seconds
-    progress.begin(f"putting {len(prompts.prompts)} prompts through the model's tokenizer")
-    ids = token_ids(job, prompts, kept_in)
+    progress.begin(
+        f"asking {len(prompts.prompts)} prompts" if ids else TOKENIZING.format(len(prompts.prompts))
+    )
+    ids = ids or token_ids(job, prompts, kept_in)
     try:
         figures: dict[str, Any] = measure(client, ids, options, settings, progress)
     except Refused as refused:
@@ -477,15 +486,15 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     return figures
 
 
-def await_server(params: dict[str, Any], progress: ProgressFile) -> int:
-    """The main pid of the server, once it is ready."""
+def await_server(params: dict[str, Any]) -> tuple[int, int]:
+    """The main pid of the server once it is ready, and the requests that its start asks for in all (0: none more)."""
     from ansible.module_utils.aerie.accept.armed import Run, wait_for_server
     from ansible.module_utils.aerie.instance.state import InstanceStore
 
-    progress.begin("")  # only says which process this is
     run = params["run"]
     of = Run(InstanceStore(run["state_dir"], run["instance"]), run["lease"])
-    return wait_for_server(Path(params["ready_file"]), of.check)
+    server_pid = wait_for_server(Path(params["ready_file"]), of.check)
+    return server_pid, of.store.load().soak
 
 
 def complete(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob, began: float) -> None:

@@ -20,7 +20,8 @@ options:
       - V(stopped) asks systemd to stop the unit. It waits only for a server with nothing to drain, some seconds. With
         O(disable) also not started at boot; of a unit that has stopped already what it left in C(/dev/shm) is removed
         then.
-      - V(started) makes the deployment current, writes the unit and asks systemd to start it; it does not wait.
+      - V(started) makes the deployment current, writes the unit and asks systemd to start it; it does not wait. It
+        refuses when the unit runs, since somebody has started it after the plan.
       - V(rewritten) writes the unit and the record of a server that runs on, where only lines differ that need no
         restart (how it is stopped or started again), and has systemd read it.
       - V(accepted) is the end of the gates. With O(check_sockets) it refuses sockets that nobody asked for, admits
@@ -217,9 +218,39 @@ options:
     default: false
   lease:
     description:
-      - Token of the lease that M(sglang_lease) gave. A state that changes something checks it under a lock, and
-        without one works only while nobody holds a lease.
+      - Token of the lease that the plan took (O(claim)), or M(sglang_lease) gave. A state that changes something
+        checks it under a lock, and without one works only while nobody holds a lease.
     type: str
+  claim:
+    description:
+      - With O(state=planned), take the lease when there is something to do, and compare once more under it. What is
+        returned then is the second plan. Without anything to do no lease is taken; check mode takes none.
+    type: dict
+    suboptions:
+      ttl:
+        description: Seconds from its owner's last step to its expiry.
+        type: int
+        default: 900
+      override:
+        description: Token of a lease that a person takes by force.
+        type: str
+      controller:
+        description: The run that asks. The action plugin fills it in.
+        type: dict
+        default: {}
+      dead:
+        description: Token of a lease whose owner the controller knows to be dead. The action plugin fills it in.
+        type: str
+  last:
+    description: With O(state=accepted), give the lease back, since nothing comes after it.
+    type: bool
+    default: false
+  refuse:
+    description:
+      - With O(state=started), first refuse new connections from other hosts as M(sglang_traffic) does, with its options
+        V(port) and V(rendezvous_port). For an instance of which nothing runs, so that nothing had to be drained before.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     support: full
@@ -271,7 +302,8 @@ actions:
   elements: str
   returned: always
 running:
-  description: "The live server: V(pid), V(age_s), V(digest), V(health), V(unit)."
+  description: >-
+    The live server: V(pid), V(age_s), V(digest), V(health), V(unit), and V(ended) when unit and cgroup are empty.
   type: dict
   returned: always
 elapsed_s:
@@ -300,9 +332,15 @@ failure:
   type: dict
   returned: with O(state=failed)
 lease:
-  description: The option, to tell this run's results from another's.
+  description:
+    - The option, to tell this run's results from another's. With O(state=planned) the token of the lease that was taken
+      (O(claim)), empty when none was.
   type: str
   returned: always
+released:
+  description: Whether the lease was given back.
+  type: bool
+  returned: with every state that changes something, but not in check mode
 mode:
   description: What the planned deployment is for.
   type: str
@@ -365,6 +403,19 @@ from ansible.module_utils.aerie.instance.mode import MODES
 from ansible.module_utils.basic import AnsibleModule
 
 
+def told_of(params: dict, code: str) -> dict:
+    """What the controller has to know of a failure: whose lease it was that was asked for, and whose start it was that
+    may have begun (``code``: the error's)."""
+    if params.get("claim"):
+        from ansible.module_utils.aerie.instance import lease_host
+        from ansible.module_utils.aerie.instance.state import InstanceStore
+
+        found = lease_host.read(InstanceStore(params["state_dir"], params["instance"]))
+        return {"owner": found.as_dict() if found else {}}
+    begun = params["state"] == "started" and code != "started-meanwhile"
+    return {"lease": params.get("lease") or ""} if begun else {}
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -415,15 +466,27 @@ def main() -> None:
             "digest": {"type": "str"},
             "rollback": {"type": "bool", "default": False},
             "lease": {"type": "str"},
+            "claim": {
+                "type": "dict",
+                "options": {
+                    "ttl": {"type": "int", "default": 900},
+                    "override": {"type": "str"},
+                    "controller": {"type": "dict", "default": {}},
+                    "dead": {"type": "str"},
+                },
+            },
+            "last": {"type": "bool", "default": False},
+            "refuse": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
+    params = module.params
     try:
-        result = run(module.params, check=module.check_mode)
+        result = run(params, check=module.check_mode)
     except AerieError as error:
-        module.fail_json(**error.as_result())
+        module.fail_json(**told_of(params, error.kind.code), **error.as_result())
     except OSError as error:
-        module.fail_json(**host_error(error).as_result())
+        module.fail_json(**told_of(params, ""), **host_error(error).as_result())
     for line in result.pop("advice", ()):
         module.warn(line)
     module.exit_json(**result)

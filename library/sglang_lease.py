@@ -99,7 +99,7 @@ why:
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance import lease_host
 from ansible.module_utils.aerie.instance.host_errors import host_error
-from ansible.module_utils.aerie.instance.lease import Claim, Controller
+from ansible.module_utils.aerie.instance.lease import Claim
 from ansible.module_utils.aerie.instance.state import InstanceStore
 from ansible.module_utils.basic import AnsibleModule
 
@@ -111,13 +111,7 @@ def run(params: dict, *, check: bool) -> dict:
     if params["state"] == "released" and not check:
         lease_host.release(store, params["lease"] or "")
     elif params["state"] == "held" and not check:
-        claim = Claim(
-            Controller.from_mapping(params["controller"]),
-            ttl_s=params["ttl"],
-            dead=params["dead"] or "",
-            override=params["override"] or "",
-        )
-        lease, why = lease_host.take(store, claim)
+        lease, why = lease_host.take(store, Claim.from_mapping(params))
         return {**result, "token": lease.token, "why": why, "owner": lease.as_dict()}
     found = lease_host.read(store)
     return {**result, "owner": found.as_dict() if found else {}}

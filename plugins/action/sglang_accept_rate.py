@@ -10,7 +10,8 @@ from ansible.plugins.loader import action_loader
 class ActionModule(action_loader.get("watched", class_only=True)):
     """A measurement is never a no-op, so nothing is asked in check mode first.
 
-    ``state: armed`` starts it and comes back at once; a later task with ``armed`` watches it to its end.
+    ``state: armed`` starts it and comes back at once; a later task with ``armed`` watches it to its end, or with
+    ``state: prepared`` until its prompts are token ids.
     """
 
     preview = False
@@ -38,5 +39,9 @@ class ActionModule(action_loader.get("watched", class_only=True)):
 
     def go_on_watching(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """The result of a job that an earlier task started."""
-        result: dict[str, Any] = self.watch_job(job, task_vars)
+        if self._task.args.get("state") == "prepared":
+            # Its result is there already when it ended on the way, with what was wrong.
+            result: dict[str, Any] = self.watch_job(job, task_vars, until="prepared")
+            return result or {"changed": False}
+        result = self.watch_job(job, task_vars)
         return result

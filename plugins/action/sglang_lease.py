@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import multiprocessing
 import os
 import platform
 from pathlib import Path
@@ -24,9 +25,15 @@ def start_of(pid: int) -> str:
     return "" if state in (b"Z", b"X") else rest[18].decode()
 
 
+def run_pid() -> int:
+    """The process ``ansible-playbook``, of which a task runs in a child; that one's pid also when it has ended."""
+    parent = multiprocessing.parent_process()
+    return parent.pid if parent and parent.pid else os.getppid()
+
+
 def identity(alias: str) -> dict[str, Any]:
-    """This run: the process ``ansible-playbook`` (a task runs in a child of it) and what its pid means."""
-    pid = os.getppid()
+    """This run, and what its pid means."""
+    pid = run_pid()
     return {
         "host": platform.node(),
         "machine": first_line("/etc/machine-id"),
@@ -78,26 +85,39 @@ def is_dead(owner: dict[str, Any], me: dict[str, Any]) -> bool:
 
 
 class ActionModule(ActionBase):
-    """One call of the module; a second one when the first met the lease of a dead run of this controller."""
+    """One call of the module; a second one when the first met the lease of a dead run of this controller.
+
+    ``sglang_deployment`` (action) does the same for a plan that takes the lease.
+    """
 
     _requires_connection = True
+    MODULE = "sglang_lease"
+
+    def claim(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The part of the options that says who asks for the lease; None when nobody does."""
+        return arguments if arguments.get("state", "read") == "held" else None
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        if arguments.get("state", "read") == "held":
-            arguments["controller"] = identity(str((task_vars or {}).get("inventory_hostname", "")))
-        result = self._execute_module("sglang_lease", module_args=arguments, task_vars=task_vars)
+        claim = self.claim(arguments)
+        if claim is None:
+            return self._execute_module(self.MODULE, module_args=arguments, task_vars=task_vars)
+        me = claim["controller"] = identity(str((task_vars or {}).get("inventory_hostname", "")))
+        if not me[
+            "start"
+        ]:  # ansible-playbook was killed: a lease would have an owner that nobody can tell is dead
+            return {"failed": True, "msg": "the run that asked for the lease is gone"}
+        result = self._execute_module(self.MODULE, module_args=arguments, task_vars=task_vars)
         owner = result.get("owner") or {}
-        if (result.get("error") or {}).get("code") != "lease-held" or not is_dead(
-            owner.get("controller") or {}, arguments["controller"]
-        ):
+        held = (result.get("error") or {}).get("code") == "lease-held"
+        if not held or not is_dead(owner.get("controller") or {}, me):
             return result
         self._display.display(
-            f"  {arguments['controller']['alias']}: the run that held the lease is dead "
+            f"  {me['alias']}: the run that held the lease is dead "
             f"(pid {owner['controller'].get('pid')} on this machine, at: {owner.get('phase') or 'its beginning'}); "
             "taking it over",
             color="bright gray",
         )
-        arguments["dead"] = owner["token"]
-        return self._execute_module("sglang_lease", module_args=arguments, task_vars=task_vars)
+        claim["dead"] = owner["token"]
+        return self._execute_module(self.MODULE, module_args=arguments, task_vars=task_vars)

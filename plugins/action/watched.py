@@ -53,6 +53,7 @@ class Progress:
     pid: int | None = None
     rest: str = ""
     last: str = ""
+    reached: str = ""
 
     def feed(self, text: str) -> list[str]:
         """Take newly read text; return the progress texts of its whole lines, repeats left out."""
@@ -67,6 +68,7 @@ class Progress:
             if not isinstance(record, dict):
                 continue
             self.pid = record.get("pid", self.pid)
+            self.reached = record.get("reached", self.reached)
             message = str(record.get("text") or "").strip()
             if message and message != self.last:
                 said.append(message)
@@ -80,7 +82,8 @@ class Watch:
 
     read(offset, pid): new text of the progress file, and whether the job's process is still there (None:
     unknown). status(): the job's result so far; ``finished`` true at the end. reconnect(): called after a
-    broken connection, before the next try.
+    broken connection, before the next try. until: what the job's own ``reached`` says when it has come far enough; it
+    works on then, and there is no result yet.
     """
 
     read: Callable[[int, int | None], tuple[str, bool | None]]
@@ -97,6 +100,7 @@ class Watch:
     ask_every_s: float = 10.0
     # The last text is said again when nothing new came for this long: a person should see that it still works.
     silence_s: float = 30.0
+    until: str = ""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     progress: Progress = field(default_factory=Progress)
@@ -120,6 +124,8 @@ class Watch:
                 for message in news:
                     self.say(message, elapsed)
                     said_at = elapsed
+                if self.until and self.progress.reached == self.until:
+                    return {}
                 result: dict[str, Any] = {}
                 if alive is False or elapsed - asked_at >= self.ask_every_s:
                     result, asked_at = self.status(), elapsed
@@ -206,6 +212,9 @@ class ActionModule(ActionBase):
     limit_option: str | None = None
     # How long a broken connection is tried again, in seconds.
     reconnect_s = 180
+    # Modules that come after a long job. Making the payload of one takes the controller a third of a second and more,
+    # once in a run; here it waits anyway.
+    makes_ready: tuple[str, ...] = ()
 
     def runs_long(self, args: dict[str, Any]) -> bool:
         """Whether these options make a long run. Otherwise the module is run like any other."""
@@ -262,8 +271,9 @@ class ActionModule(ActionBase):
         job = {"id": started["ansible_job_id"], "results_file": str(started.get("results_file") or "")}
         return {"job": {**paths, **job, "limit_s": limit_s}}
 
-    def watch_job(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Watch a job of start_job to its end and return the module's own result."""
+    def watch_job(self, job: dict[str, Any], task_vars: dict[str, Any], until: str = "") -> dict[str, Any]:
+        """Watch a job of start_job to its end and return the module's own result; or until it has ``reached`` so far,
+        and return nothing."""
         host = task_vars.get("inventory_hostname", "host")
         display = Display()
         limit_s = float(job["limit_s"])
@@ -279,9 +289,13 @@ class ActionModule(ActionBase):
             # The wrapper on the host ends the job at limit_s and leaves a result; ours is the longer stop.
             limit_s=limit_s + 60,
             reconnect_s=self.reconnect_s,
+            until=until,
         )
         began = time.monotonic()
+        self._make_ready(task_vars)
         outcome = watch.run()
+        if not outcome:
+            return {}
         # Unless the module counts itself: a job can have begun its work long before anybody watched.
         outcome.setdefault("elapsed_s", round(time.monotonic() - began, 1))
         self._forget(str(outcome.get("results_file") or ""))
@@ -293,6 +307,14 @@ class ActionModule(ActionBase):
                 f"  last seen: {watch.progress.last or 'nothing'}\nNext: raise the limit and run again"
             )
         return outcome
+
+    def _make_ready(self, task_vars: dict[str, Any]) -> None:
+        """Have Ansible make payloads now; it keeps each for the run. One that cannot be made fails in its own task."""
+        for name in self.makes_ready:
+            try:
+                self._configure_module(name, {}, task_vars)
+            except AnsibleError as error:
+                Display().vv(f"{name} is not made ready: {first_line(error)}")
 
     def _start(self, args: dict[str, Any], limit_s: int, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Start the module as an asynchronous job. Its time limit travels in the task's `async` value."""

@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-FIRST, LAST = "Take the lease", "Give the lease back"
+# The first takes the lease, the last gives it back.
+FIRST, LAST = (
+    "Compare what is asked with what runs",
+    "Check its sockets, admit connections, record it as accepted",
+)
 BOUNDARY, INSIDE, POWER = "before", "inside", "everything, inside"
 # When a kill inside a task comes, as a part of the time that the task took in the recorded run. The first part of a
 # task is the way to the host. "everything" takes the controller's children, and what they run on the host, too.
@@ -46,7 +50,7 @@ def points_of(mode: str, events: Sequence[Mapping[str, Any]]) -> list[Point]:
         raise ValueError(f"tasks of one name, so that a kill cannot be told where: {repeated}")
     found = [Point(mode, names[n], 0.0, BOUNDARY) for n in within]
     for n in within:
-        # The lease modules write and remove a file of the host, and report no change of it.
+        # Taking the lease writes a file of the host, and is no change of it.
         if n <= last and (ends.get(n, {}).get("changed") or names[n] in (FIRST, LAST)):
             took = float(ends[n]["t"]) - float(tasks[n]["t"])
             found += [Point(mode, names[n], round(part * took, 2), how) for part, how in PARTS]

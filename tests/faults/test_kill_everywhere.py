@@ -13,7 +13,7 @@ from dataclasses import asdict
 import pytest
 import results
 from expect import OTHER, assert_serves, mode_of, problems, unsafe_at_boot
-from points import BOUNDARY, FIRST, POWER, Point, chains_of, points_of, share_of, told
+from points import BOUNDARY, LAST, POWER, Point, chains_of, points_of, share_of, told
 from road import STATE, Host, Outcome, Road
 
 Found = dict[str, dict[str, object]]
@@ -100,7 +100,7 @@ def killed_again_and_again(host: Host, road: Road, row: Sequence[Point], until: 
         made[point.name] = {"wrong": wrong, "hit": in_time and point.how != BOUNDARY}
     again = road.run(f"{mode}.yml")
     left = problems(host.seen(), mode)
-    if not any(one["name"].endswith(FIRST) for one in again.tasks()):
+    if not any(one["name"].endswith(LAST) for one in again.tasks()):
         # Killed when all was recorded: a run with nothing to do takes no lease, so the dead one stays until the next.
         left = [line for line in left if not line.startswith("a lease is left")]
     if again.rc or left:

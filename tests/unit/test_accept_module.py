@@ -16,7 +16,7 @@ from ansible.module_utils.aerie.accept.options import MeasureOptions
 from ansible.module_utils.aerie.accept.run import Refused
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance.lease import Clock, Controller, Lease
-from ansible.module_utils.aerie.instance.state import InstanceStore
+from ansible.module_utils.aerie.instance.state import InstanceState, InstanceStore
 
 sys.path.insert(0, str(Path(__file__).parent))  # whether or not this directory is a package
 from accept_double import Double
@@ -72,10 +72,17 @@ def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over
     asked: list[int] = []
     clock = [1000.0]
     ready_file, token = tmp_path / "ready", "t" if ready else "another run's"
+    progress, store = tmp_path / "progress", InstanceStore(str(tmp_path), "default")
+    store.create()
+    # SIGKILL ended the server before, which is known only after the measurement was armed.
+    store.save(InstanceState(soak=30))
 
     def held(store: InstanceStore) -> Lease:
         asked.append(len(double.bodies))
         clock[0] += 60
+        assert (
+            '"reached": "prepared"' in progress.read_text()
+        )  # the prompts first: nothing is waited for then
         if ready and len(asked) == 2:
             ready_file.write_text(str(os.getpid()))
         return Lease("t", Controller.from_mapping({}), "boot", 100.0)
@@ -85,10 +92,14 @@ def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over
     monkeypatch.setattr(armed.lease_host, "read", held)
     monkeypatch.setattr(armed.lease_host, "clock_now", lambda: Clock("boot", 10.0))
     run = {"instance": "default", "state_dir": str(tmp_path), "lease": token}
-    given = params(double, tmp_path, num_steps=3, state="armed", run=run, ready_file=str(ready_file))
+    files = {"ready_file": str(ready_file), "progress_file": str(progress)}
+    key = tmp_path / "config.yaml"  # in the deployment, which is built while the measurement waits
+    monkeypatch.setattr(module, "client_key", lambda *_: asked.append(-1))
+    given = params(double, tmp_path, num_steps=3, state="armed", run=run, **files, api_key_file=str(key))
     if ready:
         result = module.run(given, check_mode=False)
-        assert result["passed"]
+        assert result["soak_requests"] == 30
+        assert asked[2] == -1
         assert result["elapsed_s"] == 0.0  # the two minutes before the server was ready are not the gate's
         assert asked[:2] == [0, 0]
     else:

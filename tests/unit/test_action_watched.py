@@ -92,6 +92,15 @@ def test_texts_are_said_once_and_the_result_is_the_module_s() -> None:
     assert job.said == ["one", "two é", "three"]
 
 
+def test_a_job_is_watched_until_it_has_come_far_enough() -> None:
+    job = Job(line("one"), '{"reached": "half-way"}\n', line("never seen"), result_after=9)
+    watch = job.watch(until="half-way")
+    assert watch.run() == {}
+    assert job.looks == 2
+    ended = Job(line("one"), result_after=3)  # what ended before has its result: what was wrong
+    assert ended.watch(until="half-way").run()["finished"]
+
+
 def test_of_many_alike_in_one_look_the_last_is_said() -> None:
     burst = "".join(line(f"fetching {n}/9 p{n}") for n in range(1, 10)) + line("installing 1/9 p9")
     job = Job(line("starting") + burst, line("installing 2/9 p8"), result_after=2)

@@ -76,31 +76,33 @@ def test_points_are_the_recorded_runs_boundaries_and_the_middle_of_what_changes(
     events = [
         event(0, "task", 0.0, name="Validate the inventory"),
         event(0, "ok", 1.0, changed=False),
-        event(1, "task", 1.0, name="sglang_server : Take the lease"),
+        event(1, "task", 1.0, name="sglang_server : Compare what is asked with what runs"),
         event(1, "ok", 2.0, changed=False),
         event(2, "task", 2.0, name="sglang_server : Bring it into service"),
         event(2, "skipped", 2.0),
         event(3, "task", 2.0, name="sglang_server : Stop the old server"),
         event(3, "ok", 6.0, changed=True),
-        event(4, "task", 6.0, name="sglang_server : Give the lease back"),
+        event(
+            4, "task", 6.0, name="sglang_server : Check its sockets, admit connections, record it as accepted"
+        ),
         event(4, "ok", 7.0, changed=False),
         event(5, "task", 7.0, name="sglang_server : Tell the pipeline"),
     ]
     points = load("points")
     found = points.points_of("debug", events)
     assert [one.name for one in found if not one.delay] == [
-        "debug: before Take the lease",
+        "debug: before Compare what is asked with what runs",
         "debug: before Stop the old server",
-        "debug: before Give the lease back",
+        "debug: before Check its sockets, admit connections, record it as accepted",
         "debug: before Tell the pipeline",
     ]
     assert [(one.task, one.how, one.delay) for one in found if one.delay] == [
-        ("Take the lease", "inside", 0.5),
-        ("Take the lease", "everything, inside", 0.8),
+        ("Compare what is asked with what runs", "inside", 0.5),
+        ("Compare what is asked with what runs", "everything, inside", 0.8),
         ("Stop the old server", "inside", 2.0),
         ("Stop the old server", "everything, inside", 3.2),
-        ("Give the lease back", "inside", 0.5),
-        ("Give the lease back", "everything, inside", 0.8),
+        ("Check its sockets, admit connections, record it as accepted", "inside", 0.5),
+        ("Check its sockets, admit connections, record it as accepted", "everything, inside", 0.8),
     ]
     done = {found[0].name: {"wrong": "", "hit": False}, found[-1].name: {"wrong": "x", "hit": True}}
     assert points.told(found, done).startswith("1 of 2 kills converge: 1 at a boundary, 0 of the controller")
@@ -108,7 +110,12 @@ def test_points_are_the_recorded_runs_boundaries_and_the_middle_of_what_changes(
         "(1 of the latter two before the module had answered); 8 not run"
     )
     twice = [*events, event(6, "task", 8.0, name="gpu_host : Stop the old server"), event(6, "ok", 9.0)]
-    twice += [event(7, "task", 9.0, name="sglang_server : Give the lease back"), event(7, "ok", 9.0)]
+    twice += [
+        event(
+            7, "task", 9.0, name="sglang_server : Check its sockets, admit connections, record it as accepted"
+        ),
+        event(7, "ok", 9.0),
+    ]
     with pytest.raises(ValueError, match="Stop the old server"):
         points.points_of("debug", twice)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,6 +52,32 @@ def test_dead(changes: dict[str, Any], dead: bool) -> None:
 def test_this_run_is_the_parent_of_the_worker() -> None:
     assert ME["pid"] == os.getppid()
     assert ME["start"] == action.start_of(os.getppid())
+
+
+def told_start(answer: multiprocessing.Queue[tuple[int, str, int]]) -> None:
+    """A worker whose run is killed before the worker says who asks."""
+    run = multiprocessing.parent_process()
+    while run and os.getppid() == run.pid:
+        time.sleep(0.01)
+    me = action.identity("gpu1")
+    answer.put((me["pid"], me["start"], os.getppid()))
+
+
+def run_that_dies(answer: multiprocessing.Queue[tuple[int, str, int]]) -> None:
+    multiprocessing.get_context("fork").Process(target=told_start, args=(answer,)).start()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_knows_its_run_also_when_that_was_killed() -> None:
+    """Not the process that took the orphan in, which lives for ever."""
+    fork = multiprocessing.get_context("fork")
+    answer: Any = fork.Queue()
+    run = fork.Process(target=run_that_dies, args=(answer,))
+    run.start()
+    run.join(10)
+    pid, start, parent = answer.get(timeout=10)
+    assert pid == run.pid != parent
+    assert start == ""
 
 
 def test_a_zombie_is_dead() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible.module_utils.aerie.instance.plan import Plan, duration, make_plan, measure_again, summary
+from ansible.module_utils.aerie.instance.needed import Plan
+from ansible.module_utils.aerie.instance.plan import duration, make_plan, measure_again, summary
 from ansible.module_utils.aerie.instance.reality import Reality
 from ansible.module_utils.aerie.instance.spec import Spec, resolved
 from ansible.module_utils.aerie.instance.state import ACCEPTED, STOPPED, SWITCHED, InstanceState

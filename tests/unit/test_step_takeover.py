@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance import step_takeover
-from ansible.module_utils.aerie.instance.plan import Plan, summary
+from ansible.module_utils.aerie.instance.needed import Plan
+from ansible.module_utils.aerie.instance.plan import summary
 from ansible.module_utils.aerie.instance.step import Step
 from ansible.module_utils.aerie.processes import Listener
 from ansible.module_utils.aerie.strangers import holders, takeover

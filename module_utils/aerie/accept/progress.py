@@ -41,6 +41,10 @@ class ProgressFile:
         """Something else than answers: a line as it is."""
         self._write({"text": text})
 
+    def reached(self, name: str) -> None:
+        """How far it is, for a program."""
+        self._write({"reached": name})
+
     def _length(self) -> float | None:
         return round(self._gained / self._verifies, 3) if self._verifies else None
 

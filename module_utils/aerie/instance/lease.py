@@ -138,6 +138,16 @@ class Claim:
     dead: str = ""
     override: str = ""
 
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, Any]) -> Claim:
+        """From the options of a module."""
+        return cls(
+            Controller.from_mapping(given.get("controller") or {}),
+            ttl_s=float(given.get("ttl") or TTL_S),
+            dead=str(given.get("dead") or ""),
+            override=str(given.get("override") or ""),
+        )
+
 
 def why_free(lease: Lease | None, claim: Claim, clock: Clock) -> str:
     """Why the claim may have the lease, as a word for people; '' when it may not."""

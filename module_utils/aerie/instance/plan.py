@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from .difference import differences, layer_id_changes
 from .drift import of_sources, passed_gates
+from .needed import Plan
 from .reality import Reality, drift, unit_drift
 from .spec import resolved
 from .state import ACCEPTED, InstanceState
-
-
-@dataclass
-class Plan:
-    """The steps that are needed, and why, as a person would say it."""
-
-    digest: str
-    build: bool = False
-    restart: bool = False
-    # Only what the unit says to systemd about the next start or stop.
-    unit: bool = False
-    gates: bool = False
-    # A server that was accepted is measured again: by another floor or more requests, or since it was restarted.
-    measure_again: bool = False
-    # With ``unit``: systemd is to count its own restarts from here on, so that one during the gates is seen.
-    recount: bool = False
-    enable: bool = False
-    traffic: bool = False
-    reasons: list[str] = field(default_factory=list)
-    # Trees of strangers that a person allowed to be stopped: {token: pid:start time, text}.
-    takeover: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def changed(self) -> bool:
-        needed = self.build or self.restart or self.unit or self.gates or self.enable or self.traffic
-        return needed or bool(self.takeover)
 
 
 def make_plan(

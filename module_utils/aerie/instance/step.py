@@ -15,7 +15,7 @@ from ..draft import copy as draft_copy
 from ..errors import ErrorKind
 from . import mode, preflight, state
 from .desired import make_spec as desired_spec
-from .plan import Plan
+from .needed import Plan
 from .spec import CONFIG, Release, Spec
 
 NOT_BUILT = ErrorKind(

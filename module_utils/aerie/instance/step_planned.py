@@ -11,7 +11,8 @@ from ..network import nft
 from ..network.ports import Ports, check_clashes
 from ..network.traffic import Closed
 from . import asked, deployment, drift, host_default, preflight, reality, state, step_takeover, witness
-from .plan import Plan, make_plan, measure_again, summary
+from .needed import Plan
+from .plan import make_plan, measure_again, summary
 from .startup import check_unit
 from .step import Step
 from .step_draft import advice, judge
@@ -66,6 +67,7 @@ def planned(step: Step, look: reality.Look) -> dict[str, Any]:
             "age_s": round(seen.age_s, 1),
             "digest": seen.running,
             "health": seen.health,
+            "ended": seen.unit.stopped and not seen.members,
         },
     }
 

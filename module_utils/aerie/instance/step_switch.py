@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import grp
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from .. import processes, systemd
+from ..errors import ErrorKind
 from ..files import read_text, write_atomic
 from . import asked, deployment, host_default, leftovers, mode, state, witness
 from .desired import secret_values
 from .spec import CONFIG, resolved
 from .step import Step
 from .unit_lines import with_stop_timeout
+
+RUNS = ErrorKind(
+    "started-meanwhile",
+    "The unit runs though this run had stopped it or had found it stopped: somebody started it.",
+)
 
 # An idle SGLang notices SIGTERM within five seconds; its schedulers then have some to release their memory.
 IDLE_S = 15.0
@@ -57,6 +65,12 @@ def started(step: Step) -> None:
     """Make the deployment current, write its unit, ask systemd to start it."""
     step.require_built()
     before = systemd.show(step.store.unit_name)
+    if before.running and not step.check:
+        raise RUNS.error(
+            f"{before.name} runs (pid {before.main_pid}), and this run was about to start it",
+            next="run again: the plan then looks at what runs",
+        )
+    _traffic(step, "refused", step.settings.get("refuse") or {})
     if before.result == "timeout":  # systemd had to SIGKILL it; this word is gone once the unit starts again
         step.record.soak = max(step.record.soak, state.SOAK_AFTER_KILL)
     # A deployment that has not passed its gates must not come up by itself after a reboot.
@@ -67,7 +81,7 @@ def started(step: Step) -> None:
     _write_unit(step)
     step.save(state.SWITCHED)
     _sweep(step)
-    if not before.running and step.act(f"start {before.name}"):
+    if step.act(f"start {before.name}"):
         systemd.forget_failures(before.name)
         systemd.systemctl("start", "--no-block", before.name)
 
@@ -91,7 +105,7 @@ def accepted(step: Step) -> None:
         from ..network import sockets
 
         sockets.check(sockets.look(step.store))
-    _admit(step)
+    _traffic(step, "admitted", step.settings.get("admit") or {})
     unit = systemd.show(step.store.unit_name)
     if unit.file_state != "enabled" and step.act(f"enable {unit.name} at boot"):
         systemd.systemctl("enable", "--quiet", unit.name)
@@ -127,14 +141,14 @@ def accepted(step: Step) -> None:
     deployment.prune(step.store, [*keep, step.store.current()])
 
 
-def _admit(step: Step) -> None:
-    ports = step.settings.get("admit") or {}
+def _traffic(step: Step, state: str, ports: Mapping[str, Any]) -> None:
+    """What ``sglang_traffic`` does, in this call; nothing without ports."""
     if not ports:
         return
     from ..network.traffic_control import TrafficControl
 
     of_instance = {name: step.settings[name] for name in ("instance", "state_dir")}
-    control = TrafficControl({**of_instance, **ports, "state": "admitted"}, check=step.check)
+    control = TrafficControl({**of_instance, **ports, "state": state}, check=step.check)
     step.diff = control.run().get("diff") or {}
     step.actions += control.actions
 

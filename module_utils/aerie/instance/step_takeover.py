@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import AerieError
 from ..processes import listeners
-from .plan import Plan
+from .needed import Plan
 from .reality import Reality
 from .step import Step
 
