@@ -87,6 +87,24 @@ def test_predictions_hold_what_they_promise(name: str) -> None:
         assert one.rate.low < one.rate.value < one.rate.high
 
 
+def test_what_a_shorter_chain_gained_changes_the_prediction_of_the_others() -> None:
+    def ran(steps: int, histogram: list[int]) -> Measured:
+        verifies = sum(histogram)
+        tokens = 1 + sum(n * (a + 1) for a, n in enumerate(histogram))
+        rows = [
+            {"prompt": p, "tokens": tokens, "seconds": 0.1 + 0.01 * verifies + 0.001 * p, "ttft": 0.1}
+            for p in range(6)
+        ]
+        return Measured(steps, rows, [{"prompt": p, "histogram": histogram} for p in range(6)], 1.0)
+
+    longest = ran(4, [40, 10, 10, 10, 60])
+    first_positions = 1 + (10 + 2 * 80) / 130
+    as_counted = outlook({4: longest, 1: ran(1, [40, 90])}, [1, 2, 4]).acceptance[2].value
+    in_runs = outlook({4: longest, 1: ran(1, [40, 160])}, [1, 2, 4]).acceptance[2].value
+    assert as_counted == pytest.approx(first_positions)
+    assert in_runs == pytest.approx(430 / 180)  # tokens and verifies of two steps, counted by hand
+
+
 def test_the_exhaustive_way_measures_all() -> None:
     assert sorted(sweep(WORLDS["chat, dense"], exhaustive=True)) == LENGTHS
 
