@@ -60,12 +60,16 @@ def rows(record: dict[str, Any]) -> list[tuple[str, str, str]]:
         if isinstance(one, dict):
             keys = ("started", "chosen", "exhaustive_best", "regret", "largest_off")
             add(f"tune's search at batch {batch}", {key: one.get(key) for key in keys}, "speed")
-    for name in ("ratio", "own tree against the release's", "unit against by hand from its tree", "pairs"):
-        add(
-            f"time to ready, Aerie / by hand: {name}",
-            facts.get("time-to-ready", {}).get(name),
-            "time-to-ready",
-        )
+    for step in ("time-to-ready", "ready-parts"):
+        ready = facts.get(step, {})
+        for way, ratio in (ready.get("against by hand") or {}).items():
+            add(f"time to ready, {way} / by hand", ratio, step)
+        for name in ("seconds", "processor_s", "marks"):
+            add(
+                f"time to ready, rounds: {name}",
+                [one[name] for one in ready.get("rounds") or []] or None,
+                step,
+            )
     add("exposure of the unit", facts.get("hardening", {}).get("exposure"), "hardening")
     for name in ("kills", "speed-kills"):
         for victim, one in (facts.get(name, {}).get("kills") or {}).items():

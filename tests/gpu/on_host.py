@@ -3,8 +3,9 @@
 
 One JSON line comes back. `kill UNIT VICTIM SECONDS` kills the launcher, scheduler or detokenizer of a unit and watches
 until it is healthy again; `restart UNIT` times a start of Aerie's unit; `by-hand UNIT PORT` starts the same command
-with the same environment by hand (own port, the release's own tree), `by-hand-stop PORT` ends it; `pairs UNIT PORT
-COUNT SECONDS` times both side by side. Times are seconds from the start to the first 200 of /health, asked every 50 ms.
+with the same environment by hand (own port, the release's own tree), `by-hand-stop PORT` ends it; `starts UNIT PORT
+COUNT SECONDS WAYS` times several ways to start side by side. Times are seconds from the start to the first 200 of
+/health, asked every 50 ms.
 """
 
 from __future__ import annotations
@@ -169,13 +170,16 @@ def settle() -> None:
     time.sleep(1.0)
 
 
-def pairs(unit: str, port: int, count: int, seconds: float) -> dict[str, Any]:
+def starts(unit: str, port: int, count: int, seconds: float, ways: list[str]) -> dict[str, Any]:
     """Up to ``count`` rounds of starts at the same moment, so that all that the machine does falls on each alike: by
-    the unit; by hand; and by hand with the deployment's own copy of the package, as the unit has it, which tells the
-    copy's part from the sandbox's. Who is first goes round. No round is begun that would not end in time, and the
-    unit serves afterwards."""
+    the unit and in other ``ways``. Who is first goes round. No round is begun that would not end in time, and the unit
+    serves afterwards.
+
+    ways: ``hand``, the release's package as a person starts it; ``tree``, so with the deployment's own copy of it, as
+    the unit has it; ``bare``, a unit without a sandbox; ``filter``, ``mounts``, a unit with that part of the sandbox.
+    """
     begun, found, longest = time.monotonic(), [], 0.0
-    ports = {"unit": port_of(unit), "hand": port, "tree": port + 1}
+    ports = {"unit": port_of(unit), **{way: port + number for number, way in enumerate(ways)}}
     for number in range(count):
         this = time.monotonic()
         if found and this - begun + longest > seconds:
@@ -184,25 +188,93 @@ def pairs(unit: str, port: int, count: int, seconds: float) -> dict[str, Any]:
         settle()
         moment = time.time()
         began: dict[str, float] = {}
-        order = [*ports][number % 3 :] + [*ports][: number % 3]
-        for way in order:
-            if way == "unit":
-                began[way] = launch(unit)
-            else:
-                began[way] = launch_by_hand(unit, ports[way], tree=way == "tree")[0]
+        turn = number % len(ports)
+        for way in [*ports][turn:] + [*ports][:turn]:
+            began[way] = launch_way(way, unit, ports[way])
         ready = all_healthy(ports, began)
-        names = {"unit": "aerie_s", "hand": "by_hand_s", "tree": "by_hand_own_tree_s"}
         journal = ["journalctl", "-u", unit, "-o", "cat", "--no-pager", "--since", f"@{int(moment)}"]
         logs = {
             way: log_file(port).read_text(errors="replace") for way, port in ports.items() if way != "unit"
         }
         logs["unit"] = subprocess.run(journal, capture_output=True, text=True, check=False).stdout
-        row: dict[str, Any] = {name: ready.get(way) for way, name in names.items()}
-        found.append({**row, "first": order[0], "marks": {way: marks(logs[way], moment) for way in ports}})
-        for way in ("hand", "tree"):
-            by_hand_stop(ports[way])
+        found.append(
+            {
+                "seconds": ready,
+                "first": [*ports][turn],
+                "marks": {way: marks(logs[way], moment) for way in ports},
+                "processor_s": {way: processor(way, unit, port) for way, port in ports.items()},
+            }
+        )
+        for way in ways:
+            stop_way(way, ports[way])
         longest = max(longest, time.monotonic() - this)
-    return {"pairs": found}
+    return {"rounds": found}
+
+
+# Parts of the unit's sandbox, by how the settings begin that make them.
+PARTS: dict[str, tuple[str, ...]] = {
+    "bare": (),
+    "filter": ("NoNewPrivileges", "Capability", "Ambient", "Restrict", "LockPersonality", "SystemCall"),
+    "mounts": ("Protect", "Private", "CacheDirectory"),
+}
+
+
+def launch_way(way: str, unit: str, port: int) -> float:
+    """Start in one way; the moment it was asked to."""
+    if way == "unit":
+        return launch(unit)
+    if way in ("hand", "tree"):
+        return launch_by_hand(unit, port, tree=way == "tree")[0]
+    return launch_part(way, unit, port)
+
+
+def launch_part(way: str, unit: str, port: int) -> float:
+    """The deployment's command as a transient unit, with one part of the real unit's sandbox."""
+    command, environment = command_of(unit, port, tree=True)
+    text = subprocess.run(["systemctl", "cat", unit], capture_output=True, text=True, check=True).stdout
+    settings = [line for line in text.splitlines() if line.startswith(PARTS[way]) and "=" in line]
+    words = ["systemd-run", "--quiet", f"--unit=aerie-way-{way}", "--uid=sglang", "--gid=sglang", "--collect"]
+    log_file(port).unlink(missing_ok=True)
+    settings += [
+        "TimeoutStopSec=5",
+        "UMask=0077",
+        f"StandardOutput=file:{log_file(port)}",
+        "StandardError=inherit",
+    ]
+    settings += [f"WorkingDirectory={environment.get('HOME', '/tmp')}"]
+    words += [word for line in settings for word in ("-p", line)]
+    words += [f"--setenv={name}={text}" for name, text in environment.items()]
+    began = time.monotonic()
+    subprocess.run([*words, *command], check=True)
+    return began
+
+
+def stop_way(way: str, port: int) -> None:
+    if way in ("hand", "tree"):
+        by_hand_stop(port)
+    else:
+        subprocess.run(["systemctl", "stop", f"aerie-way-{way}"], check=False)
+
+
+def processor(way: str, unit: str, port: int) -> list[float]:
+    """Processor seconds of a way's processes so far and of children that have ended: in user mode, in the kernel."""
+    if way in ("hand", "tree"):
+        session = pid_file(port).read_text()
+        stats = [status(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        mine = [one for one in stats if one and one[3] == session]
+    else:
+        name = unit if way == "unit" else f"aerie-way-{way}.service"
+        mine = [one for pid, _ in members(name) if (one := status(str(pid)))]
+    tick = os.sysconf("SC_CLK_TCK")
+    return [round(sum(int(one[i]) + int(one[i + 2]) for one in mine) / tick, 2) for i in (11, 12)]
+
+
+def status(pid: str) -> list[str]:
+    """The fields of /proc/PID/stat after the name, from the state on; none when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def all_healthy(ports: dict[str, int], began: dict[str, float]) -> dict[str, float | None]:
@@ -212,19 +284,24 @@ def all_healthy(ports: dict[str, int], began: dict[str, float]) -> dict[str, flo
         return {name: one.result() for name, one in waiting.items()}
 
 
-def launch_by_hand(unit: str, port: int, tree: bool = False) -> tuple[float, list[str]]:
-    """The unit's own command and environment as a person would start it: no unit, no sandbox, the release's tree, or
-    with ``tree`` the deployment's."""
+def command_of(unit: str, port: int, tree: bool) -> tuple[list[str], dict[str, str]]:
+    """The unit's own command and environment at another port, with the release's package or (``tree``) the
+    deployment's copy of it."""
     made = spec(unit)
     command, environment = list(made["command"]), dict(made["environment"])
     command[command.index("--port") + 1] = str(port)
     if "--nccl-port" in command:
         command[command.index("--nccl-port") + 1] = str(port + 1000)
     home = Path(f"/var/lib/sglang/{unit.removeprefix('sglang-').removesuffix('.service')}/current").resolve()
-    command = [word.replace("@DEPLOYMENT@", str(home)) for word in command]
     if not tree:
         environment.pop("PYTHONPATH", None)
     environment = {name: text.replace("@DEPLOYMENT@", str(home)) for name, text in environment.items()}
+    return [word.replace("@DEPLOYMENT@", str(home)) for word in command], environment
+
+
+def launch_by_hand(unit: str, port: int, tree: bool = False) -> tuple[float, list[str]]:
+    """The unit's own command and environment as a person would start it: no unit, no sandbox."""
+    command, environment = command_of(unit, port, tree)
     user = pwd.getpwnam("sglang")
     began = time.monotonic()
     with log_file(port).open("wb") as log:
@@ -271,8 +348,8 @@ def main(words: list[str]) -> dict[str, Any]:
         return restart(words[1])
     if words[0] == "by-hand":
         return by_hand(words[1], int(words[2]))
-    if words[0] == "pairs":
-        return pairs(words[1], int(words[2]), int(words[3]), float(words[4]))
+    if words[0] == "starts":
+        return starts(words[1], int(words[2]), int(words[3]), float(words[4]), words[5].split(","))
     if words[0] == "by-hand-stop":
         return by_hand_stop(int(words[1]))
     raise SystemExit(f"what is {words}?")

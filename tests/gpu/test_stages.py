@@ -432,17 +432,16 @@ def test_system_calls_are_counted() -> None:
     assert hardening.exposure("→ Overall exposure level for sglang-default.service: 1.9 OK 🙂") == 1.9
 
 
-def test_starts_are_compared_over_whole_pairs() -> None:
-    pairs = [
-        {"aerie_s": 42.0, "by_hand_s": 40.0, "by_hand_own_tree_s": 41.0},
-        {"aerie_s": 41.0, "by_hand_s": None, "by_hand_own_tree_s": None},
+def test_starts_are_compared_over_whole_rounds() -> None:
+    rounds = [
+        {"seconds": {"unit": 42.0, "hand": 40.0, "tree": 41.0}},
+        {"seconds": {"unit": 41.0, "hand": None, "tree": None}},
     ]
-    fine = speed.judge_ready({"pairs": pairs})
+    fine = speed.judge_ready({"rounds": rounds})
     assert (fine.why, fine.facts["ratio"]) == (None, 1.05)
-    assert fine.facts["own tree against the release's"] == 1.025
-    assert fine.facts["unit against by hand from its tree"] == round(42 / 41, 4)
-    assert speed.judge_ready({"pairs": [{"aerie_s": 43.0, "by_hand_s": 40.0}]}).why
-    assert "no pair" in str(speed.judge_ready({"error": "ssh"}).why)
+    assert fine.facts["against by hand"] == {"unit": 1.05, "tree": 1.025}
+    assert speed.judge_ready({"rounds": [{"seconds": {"unit": 43.0, "hand": 40.0}}]}).why
+    assert "no round" in str(speed.judge_ready({"error": "ssh"}).why)
 
 
 def test_how_far_a_start_was_when() -> None:

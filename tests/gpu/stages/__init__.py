@@ -14,7 +14,7 @@ STEPS: tuple[Step, ...] = (
     wiring.AFTER,
     *speed.STEPS,
     speed.AFTER,
-    speed.READY,
+    *speed.READY,
     *tuning.STEPS,
     *two.STEPS,
     *nccl.STEPS,

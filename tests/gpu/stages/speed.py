@@ -21,7 +21,7 @@ from .core import Context, Outcome, Step, arguments, first_failure, recaps, tail
 # A rehearsal on two cores starts a few chains and asks for little.
 CHAINS = tuple(int(one) for one in os.environ.get("AERIE_GPU_CHAINS", "1,2,3,4,5,6,7,8,9,10").split(","))
 HAND_PORT = 32900
-# The pairs of `time-to-ready` have one of their own: they may stand beside the server that `speed` has started by hand.
+# The starts of `time-to-ready` have ports of their own: they may stand beside `speed`'s server by hand.
 PAIR_PORT = 32901
 BATCHES = (1, 8, 32) if not REHEARSAL else (1, 8)
 TOKENS = 64 if not REHEARSAL else 16
@@ -248,24 +248,31 @@ def down(context: Context) -> Outcome:
 
 def time_to_ready(context: Context) -> Outcome:
     """Rounds of starts at the same moment: by Aerie's unit, of the same command by hand, and so from its own tree."""
-    words = ["pairs", "sglang-default.service", str(PAIR_PORT), "6", f"{context.left():.0f}"]
+    return started(context, ["hand", "tree"])
+
+
+def ready_parts(context: Context) -> Outcome:
+    """The same with parts of the unit's sandbox: what each of them costs a start."""
+    return started(context, ["hand", "bare", "filter", "mounts"])
+
+
+def started(context: Context, ways: list[str]) -> Outcome:
+    words = ["starts", "sglang-default.service", str(PAIR_PORT), "6", f"{context.left():.0f}", ",".join(ways)]
     judged = judge_ready(on_host(words, context.left()))
-    # How long a double takes says nothing; that there were pairs does.
+    # How long a double takes says nothing; that there were rounds does.
     return Outcome(None, judged.facts) if REHEARSAL and "ratio" in judged.facts else judged
 
 
 def judge_ready(found: dict[str, Any]) -> Outcome:
     """At most 1.05 times the start by hand, over all rounds."""
-    rounds = found.get("pairs", [])
-    ratio = _over(rounds, "aerie_s", "by_hand_s")
+    rounds = [one["seconds"] for one in found.get("rounds", [])]
+    ways = list(dict.fromkeys(way for one in rounds for way in one))
+    ratio = _over(rounds, "unit", "hand")
     if ratio is None:
-        return Outcome(f"no pair was measured: {found.get('error')}", found)
-    parts = {
-        "ratio": ratio,
-        "own tree against the release's": _over(rounds, "by_hand_own_tree_s", "by_hand_s"),
-        "unit against by hand from its tree": _over(rounds, "aerie_s", "by_hand_own_tree_s"),
-    }
-    return Outcome(None if ratio <= 1.05 else f"{ratio:.3f} times the start by hand", {**found, **parts})
+        return Outcome(f"no round was measured: {found.get('error')}", found)
+    against = {way: _over(rounds, way, "hand") for way in ways if way != "hand"}
+    facts = {**found, "ratio": ratio, "against by hand": against}
+    return Outcome(None if ratio <= 1.05 else f"{ratio:.3f} times the start by hand", facts)
 
 
 def _over(rounds: list[dict[str, Any]], one: str, other: str) -> float | None:
@@ -279,6 +286,7 @@ STEPS = (
     Step("speed", 250, "batch 1, 8, 32 in turns, by hand among them", measure, ("speed-up",)),
 )
 AFTER = Step("speed-stop", 15, "the speed instances are stopped", down)
-READY = Step(
-    "time-to-ready", 80, "starts by Aerie's unit and by hand, in turns", time_to_ready, ("production",)
+READY = (
+    Step("time-to-ready", 80, "starts by Aerie's unit and by hand, in turns", time_to_ready, ("production",)),
+    Step("ready-parts", 80, "starts with parts of the unit's sandbox", ready_parts, ("production",)),
 )
