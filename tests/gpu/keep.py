@@ -64,7 +64,7 @@ def rows(record: dict[str, Any]) -> list[tuple[str, str, str]]:
         ready = facts.get(step, {})
         for way, ratio in (ready.get("against by hand") or {}).items():
             add(f"time to ready, {way} / by hand", ratio, step)
-        for name in ("seconds", "processor_s", "marks"):
+        for name in ("seconds", "processor_s", "unit_executed_s", "marks"):
             add(
                 f"time to ready, rounds: {name}",
                 [one[name] for one in ready.get("rounds") or []] or None,

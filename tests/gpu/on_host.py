@@ -203,12 +203,20 @@ def starts(unit: str, port: int, count: int, seconds: float, ways: list[str]) ->
                 "first": [*ports][turn],
                 "marks": {way: marks(logs[way], moment) for way in ports},
                 "processor_s": {way: processor(way, unit, port) for way, port in ports.items()},
+                "unit_executed_s": executed(unit, began["unit"]),
             }
         )
         for way in ways:
             stop_way(way, ports[way])
         longest = max(longest, time.monotonic() - this)
     return {"rounds": found}
+
+
+def executed(unit: str, began: float) -> float:
+    """Seconds until systemd ran the server's own command: what comes before it, and its sandbox."""
+    words = ["systemctl", "show", "--value", "-p", "ExecMainStartTimestampMonotonic", unit]
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return round(int(text) / 1e6 - began, 3)
 
 
 # Parts of the unit's sandbox, by how the settings begin that make them.
