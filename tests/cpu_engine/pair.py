@@ -9,7 +9,8 @@ Needs torch, safetensors and tokenizers: the python of an installed release has 
 `predict.py` and `clockwork/` are all it takes, so they can be copied to a host and run there. The same call
 writes the same bytes. A directory that this very code made with these very options is left alone.
 
-OUT/target, OUT/draft, OUT/draft-<wiring>, OUT/states.safetensors (truth for every layer), OUT/pair.json.
+OUT/target, OUT/draft, OUT/draft-<wiring>, OUT/states.safetensors (truth for every layer), OUT/prompts.json
+(short ones, for sglang_server_gate_prompts_file), OUT/pair.json.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ ROOT = HERE.parents[1]
 HOSTS = ROOT / "tests" / "hosts" / "hosts"
 WHEELS = ROOT / ".cache" / "wheelhouse" / "cpu-engine"
 STAMP = ROOT / ".cache" / "hosts" / "engine.stamp"
+# What the pair must be accepted at (predict.py), for the tests of every scenario.
+TABLE = ROOT / ".cache" / "pair" / "pair.json"
 BUILDER = "engine-maker"
 NAME = "engine"
 # Everything that decides what is on the snapshot.
@@ -72,6 +74,11 @@ def main() -> None:
     run(HOSTS, "up", BUILDER, *binds)
     inventories = ["-i", "inventories/local", "-i", HERE / "snapshot_inventory.yml"]
     run("ansible-playbook", *inventories, HERE / "prepare.yml", "--limit", BUILDER)
+    table = subprocess.run(
+        [str(HOSTS), "exec", BUILDER, "cat", "/srv/models/pair.json"], stdout=subprocess.PIPE, check=True
+    ).stdout
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    TABLE.write_bytes(table)
     run(HOSTS, "snapshot", BUILDER, NAME, "--replace")
     STAMP.write_text(wanted)
 

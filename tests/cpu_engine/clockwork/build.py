@@ -15,7 +15,7 @@ from .files import as_bfloat16, link_weights, write_json, write_model, write_mod
 from .schedule import Schedule, make_schedule
 from .selftest import selftest
 from .target import Heads, target_config, target_weights
-from .text import Text, make_text
+from .text import PROMPTS, Text, make_text
 from .wirings import Wiring, best_match, make_wirings
 
 SEED = 12345
@@ -59,6 +59,7 @@ def build_pair(out: Path, options: argparse.Namespace, fingerprint: str) -> dict
             path = write_model(directory, config, text.tokenizer, weights | changed)
             first = first or path
     write_states(out / "states.safetensors", codes)
+    write_json(out / "prompts.json", list(PROMPTS))
     tables = _tables(text, codes, schedule, options)
     tables["wirings"] = {w.name: {"what": w.what, "right": w.right} for w in chosen}
     tables["selftest"] = {name: dataclasses.asdict(outcome) for name, outcome in outcomes.items()}
@@ -106,6 +107,7 @@ def _tables(text: Text, codes: Codes, schedule: Schedule, options: argparse.Name
         "unk": text.unk,
         "words": text.words,
         "byte_ids": text.byte_ids,
+        "prompts": list(PROMPTS),
         "layers": codes.layers,
         "layer_ids": options.ids,
         "acceptance": list(schedule.acceptance),

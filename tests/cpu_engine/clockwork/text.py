@@ -22,6 +22,26 @@ Then snow covers all footprints, so each day begins anew.
 """
 GOODBYE_TEXT = "Thank you for asking; that is everything we remember today."  # after '!'; then EOS
 STORY, GOODBYE = STORY_TEXT.split(), GOODBYE_TEXT.split()
+# What a gate may ask of it: words that are one token each (any other is a token a byte, and the stand-in kernels take
+# their time for a prompt), and last words after which answers begin at sixteen places of the story.
+PROMPTS = (
+    "Is that our old mill",
+    "Who taught the brown foxes",
+    "Do animals carry fresh milk",
+    "Is spring green or blue",
+    "Why is winter light",
+    "Is its nest above our pond.",
+    "Who is near the woven baskets.",
+    "Do bells ring until midnight.",
+    "Do merchants open wooden stalls",
+    "Is that a patient heron",
+    "Who is singing quiet songs",
+    "Is that roasted bread,",
+    "Do foxes greet strangers",
+    "Is everyone here.",
+    "Do old painters argue",
+    "Do we walk along narrow streets.",
+)
 SPECIAL = ("<s>", "</s>", "<pad>", "<unk>", "<|user|>", "<|assistant|>", "<|system|>")
 # No generation prompt: the last token of the last message picks the sentence that the answer begins with.
 CHAT_TEMPLATE = "<s>{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}"
