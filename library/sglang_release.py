@@ -33,9 +33,15 @@ options:
       - V(present) installs what is missing.
       - V(verified) changes nothing and fails when the release is not there as released.
       - V(inspected) changes nothing, compares no file, and says what the host lacks.
+      - V(begun) starts what V(present) does and comes back at once; a task with O(begun) watches it to its end. What an
+        install does not need can be made meanwhile.
     type: str
-    choices: [present, verified, inspected]
+    choices: [present, verified, inspected, begun]
     default: present
+  begun:
+    description: RV(begun) of the task that started the install. Only the action plugin looks at it.
+    type: dict
+    default: {}
   lock_content:
     description: Text of the hash-locked list. Comments and order do not count. Needed unless O(source=existing).
     type: str
@@ -159,7 +165,7 @@ RETURN = r"""
 release:
   description: The release asked for.
   type: str
-  returned: always but with O(state=inspected)
+  returned: always but with O(state=inspected) and O(state=begun)
   sample: 0.5.23
 version:
   description: The version found. Differs from the release only with O(source=existing), by a local or post part.
@@ -212,6 +218,14 @@ installed:
   description: Whether nothing would have to be built or linked.
   type: bool
   returned: with O(state=inspected)
+begun:
+  description: The install that was started, for O(begun).
+  type: dict
+  returned: with O(state=begun)
+elapsed_s:
+  description: Seconds that the install took.
+  type: float
+  returned: with O(state=present)
 missing:
   description: What the host lacks, as C(user), C(group) (booleans) and C(packages) (list).
   type: dict
@@ -241,7 +255,12 @@ def argument_spec() -> dict[str, Any]:
     return {
         "release": {"type": "str", "required": True},
         "source": {"type": "str", "choices": ["index", "wheelhouse", "existing"], "default": "index"},
-        "state": {"type": "str", "choices": ["present", "verified", "inspected"], "default": "present"},
+        "state": {
+            "type": "str",
+            "choices": ["present", "verified", "inspected", "begun"],
+            "default": "present",
+        },
+        "begun": {"type": "dict", "default": {}},
         "lock_content": {"type": "str", "default": ""},
         "tools_lock_content": {"type": "str", "default": ""},
         "wheelhouse": {"type": "path"},
@@ -320,9 +339,10 @@ def main() -> None:
             module.exit_json(changed=False, missing=lacking, installed=is_installed(request))
         if params["state"] == "verified":
             module.exit_json(**verified(request))
-        lacking = missing(params["user"], params["group"], params["packages"])
+        began = time.monotonic()
         result = present(request, check=module.check_mode, say=ProgressFile(params["progress_file"]).say)
-        result["missing"] = lacking
+        result["elapsed_s"] = round(time.monotonic() - began, 1)
+        result["missing"] = missing(params["user"], params["group"], params["packages"])
     except AerieError as error:
         module.fail_json(**error.as_result())
     except OSError as error:

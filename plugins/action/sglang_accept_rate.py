@@ -22,20 +22,14 @@ class ActionModule(action_loader.get("watched", class_only=True)):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         args = self._task.args
         if args.get("state") == "armed" and not self._task.check_mode:
-            return self.leave_running(dict(args), task_vars or {})
+            self.limit_s += int(
+                (args.get("run") or {}).get("start_timeout") or 0
+            )  # the module refuses what is missing
+            return self.leave_running(dict(args), task_vars or {}, "armed", {"ready_file": "ready"})
         if args.get("armed") and not self._task.check_mode:
             return self.go_on_watching(args["armed"], task_vars or {})
         result: dict[str, Any] = super().run(tmp, task_vars)
         return result
-
-    def leave_running(self, args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Start the job. Its directory is from now on its own: Ansible's wrapper removes it when the job ends."""
-        self.limit_s += int(
-            (args.get("run") or {}).get("start_timeout") or 0
-        )  # the module refuses what is missing
-        started = self.start_job(args, task_vars, files={"ready_file": "ready"})
-        self._connection._shell.tmpdir = None
-        return {"changed": False, "armed": started["job"]} if "job" in started else started
 
     def go_on_watching(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """The result of a job that an earlier task started."""

@@ -8,7 +8,10 @@ from ansible.plugins.loader import action_loader
 
 
 class ActionModule(action_loader.get("watched", class_only=True)):
-    """Only ``state: present`` can take long; the other states look and answer."""
+    """Only ``state: present`` can take long; the other states look and answer.
+
+    ``state: begun`` starts it and comes back at once; a later task with ``begun`` watches it to its end.
+    """
 
     # The road has compared before, by a call of its own; one that finds nothing to do is a job of a second.
     preview = False
@@ -17,3 +20,14 @@ class ActionModule(action_loader.get("watched", class_only=True)):
 
     def runs_long(self, args: dict[str, Any]) -> bool:
         return args.get("state", "present") == "present"
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        args = self._task.args
+        if args.get("state") == "begun" and not self._task.check_mode:
+            begun: dict[str, Any] = self.leave_running({**args, "state": "present"}, task_vars or {}, "begun")
+            return begun
+        if args.get("begun") and not self._task.check_mode:
+            ended: dict[str, Any] = self.watch_job(args["begun"], task_vars or {})
+            return ended
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        return result

@@ -271,6 +271,17 @@ class ActionModule(ActionBase):
         job = {"id": started["ansible_job_id"], "results_file": str(started.get("results_file") or "")}
         return {"job": {**paths, **job, "limit_s": limit_s}}
 
+    def leave_running(
+        self, args: dict[str, Any], task_vars: dict[str, Any], name: str, files: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Start the job and come back at once: ``{name: what watch_job takes}``, for a later task, or why it did not
+        start. Its directory is from now on its own: Ansible's wrapper removes it when the job ends."""
+        started = self.start_job(args, task_vars, files)
+        if "job" not in started:
+            return started
+        self._connection._shell.tmpdir = None
+        return {"changed": False, name: started["job"]}
+
     def watch_job(self, job: dict[str, Any], task_vars: dict[str, Any], until: str = "") -> dict[str, Any]:
         """Watch a job of start_job to its end and return the module's own result; or until it has ``reached`` so far,
         and return nothing."""

@@ -1,0 +1,64 @@
+"""The controller's part of sglang_release: an install that one task begins and another watches."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible.plugins.loader import action_loader
+from test_action_watched import watched
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = {"id": "1", "results_file": "", "progress_file": "/t/progress.jsonl", "limit_s": 10.0}
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(action_loader, "get", lambda name, class_only: watched.ActionModule)
+    place = ROOT / "plugins" / "action" / "sglang_release.py"
+    spec = importlib.util.spec_from_file_location("release_action_under_test", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def action(plugin: Any, args: dict[str, Any], started: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """The action of a task with these options, and what was asked of its base."""
+    made, asked = plugin.ActionModule.__new__(plugin.ActionModule), []
+    made._task = SimpleNamespace(args=args, check_mode=False, action="sglang_release")
+    made._connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/t"))
+
+    def start_job(options: dict[str, Any], task_vars: Any, files: Any = None) -> dict[str, Any]:
+        asked.append(options)
+        return started
+
+    def watch_job(job: dict[str, Any], task_vars: Any) -> dict[str, Any]:
+        asked.append(job)
+        return {"changed": True, "elapsed_s": 80.0}
+
+    made.start_job, made.watch_job = start_job, watch_job
+    return made, asked
+
+
+def test_one_task_begins_the_install_and_leaves_its_directory_to_it(plugin: Any) -> None:
+    made, asked = action(plugin, {"release": "1", "state": "begun"}, {"job": JOB})
+    assert made.run() == {"changed": False, "begun": JOB}
+    assert asked == [{"release": "1", "state": "present"}]
+    assert made._connection._shell.tmpdir is None
+
+
+def test_one_that_did_not_start_is_the_task_s_failure(plugin: Any) -> None:
+    made, _ = action(plugin, {"release": "1", "state": "begun"}, {"failed": True, "msg": "no"})
+    assert made.run() == {"failed": True, "msg": "no"}
+    assert made._connection._shell.tmpdir == "/t"  # nobody else removes it
+
+
+def test_another_watches_it_to_its_end(plugin: Any) -> None:
+    made, asked = action(plugin, {"release": "1", "begun": JOB}, {})
+    assert made.run() == {"changed": True, "elapsed_s": 80.0}
+    assert asked == [JOB]
