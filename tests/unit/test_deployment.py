@@ -120,6 +120,17 @@ def test_no_space_is_said_before_anything_is_made(
     assert not list(store.deployments.iterdir())
 
 
+@pytest.mark.parametrize(("free", "counts"), [(deployment.PLENTY, False), (deployment.PLENTY - 1, True)])
+def test_files_are_counted_only_where_room_is_short(
+    store: InstanceStore, release: Release, monkeypatch: pytest.MonkeyPatch, free: int, counts: bool
+) -> None:
+    counted: list[Path] = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(free, 0, free))
+    monkeypatch.setattr(deployment, "tree_bytes", lambda package: counted.append(package) or 1)
+    build(store, spec(release))
+    assert bool(counted) is counts
+
+
 def test_prune_keeps_what_it_is_told(store: InstanceStore, release: Release) -> None:
     digests = [build(store, spec(release, port=port)).name for port in (1, 2, 3)]
     assert deployment.prune(store, [digests[0], digests[2]]) == [digests[1]]

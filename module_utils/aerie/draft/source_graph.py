@@ -10,12 +10,13 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from .source import parsed
+from .source import mentions, parsed
 from .source_method import METHOD
 
 _SETS = (METHOD, "configure_aux_hidden_state_capture")
 _GRAPHS = ("init_device_graphs", "init_cuda_graphs", "init_decode_cuda_graph")
 _FIX = "keep_draft_layers"  # what the patch graph_capture_layers calls when the weights are loaded
+_IDS = "eagle_aux_hidden_state_layer_ids"  # in the draft's config
 _SET, _GRAPH = "set", "graph"
 
 
@@ -25,11 +26,12 @@ def graph_keeps_ids(package: Path) -> bool | None:
     runner_file = executor / "model_runner.py"
     if not runner_file.is_file():
         return None
-    if any(isinstance(node, ast.Attribute) and node.attr == _FIX for node in ast.walk(parsed(runner_file))):
+    if mentions(runner_file, _FIX) and any(
+        isinstance(node, ast.Attribute) and node.attr == _FIX for node in ast.walk(parsed(runner_file))
+    ):
         return True
-    again = [
-        call for file in sorted(executor.rglob("*graph_runner.py")) for call in _calls_of_method(parsed(file))
-    ]
+    runners = [file for file in sorted(executor.rglob("*graph_runner.py")) if mentions(file, METHOD)]
+    again = [call for file in runners for call in _calls_of_method(parsed(file))]
     if again:
         return all(call.args or call.keywords for call in again)
     runner = _class(parsed(runner_file), "ModelRunner")
@@ -53,8 +55,7 @@ def reads_ids(package: Path) -> bool | None:
     if not executor.is_dir():
         return None
     return any(
-        "eagle_aux_hidden_state_layer_ids" in ast.dump(parsed(file))
-        for file in sorted(executor.rglob("*.py"))
+        mentions(file, _IDS) and _IDS in ast.dump(parsed(file)) for file in sorted(executor.rglob("*.py"))
     )
 
 

@@ -140,8 +140,7 @@ def _plan(step: Step, seen: reality.Reality) -> Plan:
     now = witness.take(step.store, step.digest, step.spec.as_dict()) if then else {}
     edited = [*witness.changed_sources(step.directory), *drift.of_own(then, now)] if built else []
     if not built or edited:
-        needed = deployment.tree_bytes(Path(step.spec.release.package_dir))
-        deployment.check_space(step.store.root, needed)
+        deployment.check_room(step.store.root, Path(step.spec.release.package_dir))
     plan = make_plan(
         step.digest,
         step.spec.as_dict(),
