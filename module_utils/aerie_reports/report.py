@@ -15,7 +15,7 @@ from . import plots, tables
 from .analysis import analyse
 from .estimates import Estimate
 from .sweep import Record, Sweep
-from .words import PART_NAMES, as_yaml, judged, largest_part
+from .words import PART_NAMES, as_yaml, judged, largest_part, not_quiet
 
 PAGE, FIGURES, BEST, LIVE = "report.html", "results.json", "best.yml", "results-so-far.json"
 TITLES = {
@@ -117,7 +117,8 @@ def _hero(results: Mapping[str, Any]) -> dict[str, str]:
         return {"big": "?", "unit": "not known", "tone": TONES["same"]}
     speedup = Estimate.from_dict(at["speedup"])
     unit = f"[{speedup.low:.2f}, {speedup.high:.2f}] against no speculation, batch {size}"
-    return {"big": f"× {speedup.value:.2f}", "unit": unit, "tone": TONES[judged(speedup)]}
+    tone = "same" if not_quiet(results) else judged(speedup)
+    return {"big": f"× {speedup.value:.2f}", "unit": unit, "tone": TONES[tone]}
 
 
 def _tiles(results: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -216,7 +217,7 @@ def _method(results: Mapping[str, Any], about: Mapping[str, Any], records: Seque
         f"Load: {made.get('module', 'bench_serving')} of SGLang {made.get('release') or server['release']}, "
         f"{load['prompts']} prompts ({prompts.get('source', 'unknown')}, sha256 "
         f"{str(prompts.get('sha256', ''))[:12]}), at most {load['max_new_tokens']} tokens an answer, temperature 0, in "
-        "whole rounds of the set; warm-up left out.",
+        f"whole rounds of the set{_lasting(load)}; warm-up left out.",
         f"The limit of concurrent requests is the same in every setting: {server['max_running_requests']}.",
         "Every setting went the way of a production server: built, started, gated, then measured. Each ran at the same "
         "port with the same models.",
@@ -235,6 +236,12 @@ def _method(results: Mapping[str, Any], about: Mapping[str, Any], records: Seque
             "Presets and candidates were tried on the best chain, one change at a time; combinations were not.",
         ]
     return lines
+
+
+def _lasting(load: Mapping[str, Any]) -> str:
+    """How long a load lasted at least, where that was asked for (sweeps of earlier versions did not)."""
+    least = float(load.get("least_seconds") or 0)
+    return f", {least:g} s at least at each batch size" if least else ""
 
 
 def _timers(results: Mapping[str, Any]) -> list[str]:

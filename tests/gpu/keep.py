@@ -17,8 +17,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 # Lines of a log that are kept: the recap and what failed stand at its end.
 LINES = 120
-WHOLE = ("speed.json", "graphs.json", "nccl.json", "timeline.jsonl", "hardening.security.txt")
-LARGEST = 1 << 20
+WHOLE = ("speed.json", "graphs.json", "nccl.json", "timeline.jsonl", "results.json", "hardening.security.txt")
+LARGEST = 2 << 20
 # The pages of the wiring table's comparisons differ by a row each, and the table has the rows: one of them is kept.
 EXAMPLE = "hidden-states-w-off-by-one.html"
 
@@ -60,6 +60,8 @@ def rows(record: dict[str, Any]) -> list[tuple[str, str, str]]:
         if isinstance(one, dict):
             keys = ("started", "chosen", "exhaustive_best", "regret", "largest_off")
             add(f"tune's search at batch {batch}", {key: one.get(key) for key in keys}, "speed")
+    for step in ("profile", "benchmark", "tune"):
+        add(f"what {step}.yml ends with", " ".join(facts.get(step, {}).get("verdict") or []), step)
     for step in ("time-to-ready", "ready-parts"):
         ready = facts.get(step, {})
         for way, ratio in (ready.get("against by hand") or {}).items():

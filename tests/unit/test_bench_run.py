@@ -10,6 +10,7 @@ import pytest
 import sglang_benchmark as module
 from ansible.module_utils.aerie.accept.prompts import choose_prompts
 from ansible.module_utils.aerie.errors import AerieError
+from ansible.module_utils.aerie.measure import bench_run
 from ansible.module_utils.aerie.measure.bench_figures import batch_figures
 from ansible.module_utils.aerie.measure.bench_run import BenchJob, run_load
 
@@ -64,7 +65,7 @@ def cli_main():
     bar.close()
     result = {
         "server_info": {"api_key": key},
-        "duration": 2.0,
+        "duration": 0.25 * len(lines),
         "ttfts": [0.1] * len(lines),
         "itls": [[0.01] * len(line) for line in lines],
         "output_lens": [len(line) + 1 for line in lines],
@@ -143,6 +144,25 @@ def test_prompts_keep_their_order_and_the_warm_up_comes_first(release: Path) -> 
     assert [row["prompt"] for row in eight["rows"]] == [i % 6 for i in range(24)]  # whole rounds
     assert [row["tokens"] - 1 for row in one["rows"]] == [len(str(p)) for p in prompts.prompts]
     assert one["rows"][0]["seconds"] == pytest.approx(0.1 + 0.01 * len(str(prompts.prompts[0])))
+
+
+def test_a_load_that_was_over_too_soon_is_made_longer_by_whole_rounds(release: Path) -> None:
+    said: list[str] = []
+    load = run_load(job(release, least_seconds=4.0), choose_prompts(6), lambda _: None, said.append)
+    one, eight = load.batches
+    assert (len(one["rows"]), one["duration"]) == (18, 4.5)  # 6 of 1.5 s were too few, and are not counted
+    assert (len(eight["rows"]), eight["duration"]) == (24, 6.0)  # long enough as it was
+    assert [row["prompt"] for row in one["rows"]] == [i % 6 for i in range(18)]
+    ends = [line for line in said if line.endswith("of 6 requests") and "batch 1" in line]
+    assert ends[-1] == "load at batch 1: 6 of 6 requests"
+    assert "load at batch 1: 18 of 18 requests" in said
+
+
+def test_no_load_is_longer_than_its_result_can_hold(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_run, "MOST_REQUESTS", 20)
+    asked = job(release, least_seconds=float("inf"), batch_sizes=[1])
+    load = run_load(asked, choose_prompts(6), lambda _: None, lambda _: None)
+    assert len(load.batches[0]["rows"]) == 24  # whole rounds
 
 
 def test_the_cache_is_emptied_with_the_administrators_key_and_it_is_looked_at(release: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.aerie.errors import AerieError
-from ansible.module_utils.aerie_reports import journal
+from ansible.module_utils.aerie_reports import journal, report
 from ansible.module_utils.aerie_reports.analysis import analyse, recommended
 from ansible.module_utils.aerie_reports.report import write_report
 from ansible.module_utils.aerie_reports.settings import (
@@ -206,7 +206,10 @@ def test_the_floor_is_part_of_what_is_recommended() -> None:
 def test_a_machine_that_was_not_quiet_is_what_the_verdict_begins_with() -> None:
     sweep, records = play(request(presets=[], candidates=[]))
     slow = replace(records[-1], result=result(sweep.base, 0.05, 5))
-    assert analyse(sweep, [*records[:-1], slow])["verdict"][0].startswith("The machine was not quiet")
+    results = analyse(sweep, [*records[:-1], slow])
+    assert results["verdict"][0].startswith("The machine was not quiet")
+    # The figure above it is not shown as a gain.
+    assert [report._hero(one)["tone"] for one in (results, analyse(sweep, records))] == ["#b96a0c", "#0f8a63"]
 
 
 def test_the_inventory_stays_where_nothing_is_clearly_faster() -> None:

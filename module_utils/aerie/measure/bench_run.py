@@ -36,10 +36,14 @@ BATCHES_INVALID = ErrorKind(
 ROUNDS_PER_BATCH = 3
 """At each batch size at least this many requests a slot, so that the start and the end of the load weigh little."""
 
+MOST_REQUESTS = 10_000
+"""A load is made no longer than this many requests, however fast they are answered: each is a row of the result."""
+
 
 @dataclass(frozen=True)
 class BenchJob:
-    """What to run. ``timeout`` in seconds for everything; ``user`` None: as the user that runs this."""
+    """What to run. ``timeout`` in seconds for everything; ``user`` None: as the user that runs this.
+    ``least_seconds``: how long the load at each batch size lasts at least."""
 
     url: str
     api_key: str | None
@@ -53,6 +57,7 @@ class BenchJob:
     trust_remote_code: bool = False
     chat_template: bool = True
     flush_cache: bool = True
+    least_seconds: float = 0.0
     admin_key: str | None = None
 
     def rounds(self, batch: int, prompts: int) -> int:
@@ -94,6 +99,8 @@ def run_load(
         "trust_remote_code": job.trust_remote_code,
         "max_new_tokens": job.max_new_tokens,
         "flush_cache": job.flush_cache,
+        "least_seconds": job.least_seconds,
+        "most_requests": MOST_REQUESTS,
         "runs": [[batch, job.rounds(batch, len(prompts.prompts))] for batch in job.batch_sizes],
         "conversations": prompts.conversations() if job.chat_template else None,
         "texts": None if job.chat_template else prompts.texts(),

@@ -25,8 +25,8 @@ HAND_PORT = 32900
 PAIR_PORT = 32901
 BATCHES = (1, 8, 32) if not REHEARSAL else (1, 8)
 TOKENS = 64 if not REHEARSAL else 16
-# Rounds by batch size: the search is judged at batch 1, where a round of twelve servers takes three seconds.
-PASSES = {1: 80, 8: 10, 32: 4} if not REHEARSAL else {1: 4, 8: 1}
+# Rounds by batch size: the search is judged at batch 1, where a round of twelve servers takes two seconds.
+PASSES = {1: 400, 8: 10, 32: 4} if not REHEARSAL else {1: 6, 8: 1}
 # Without graphs a token takes ten times as long: fewer of them, and of the servers with which these two are compared.
 EAGER_TOKENS, EAGER_PASSES = (32, 5) if not REHEARSAL else (8, 1)
 # The closer comparison of two servers: seconds kept for it, and the most rounds, of some two seconds each.

@@ -15,6 +15,8 @@ LOAD = {
     "sglang_tune_prompts": 10,
     # As the gate's: a model this small falls into loops soon after (4 of 10 answers at 128 tokens, seen on an H200).
     "sglang_tune_max_new_tokens": 64,
+    # A server was seen at 1 or at 1.5 times its speed for a second at a time, so a load of half a second is no figure.
+    "sglang_tune_least_seconds": 15 if not REHEARSAL else 0,
     "sglang_tune_batch_sizes": [1, 8] if not REHEARSAL else [1],
     "sglang_tune_nccl_presets": [],
     "sglang_tune_custom_all_reduce": "skip",
