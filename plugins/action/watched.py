@@ -13,10 +13,10 @@ What it does:
    nothing, or the task itself is in check mode, that result is the task's: one short call and no job.
 2. Otherwise the module is started as one of Ansible's own asynchronous jobs, with its option
    ``progress_file`` naming a file that it appends JSON lines to (``{"text": "…"}``, the first one also with
-   ``"pid"``). This plugin reads what is new there and prints it, again and again at first, every two seconds later.
-   That is one short command, which waits on the host for up to two seconds until there is something new or the process
-   is gone; so is the look at the result then (and every ten seconds), for which ``async_status``, a module, is asked
-   where the job's file does not simply say it.
+   ``"pid"``). This plugin reads what is new there and prints it, again and again at first, every two seconds later
+   while there always is something new. That is one short command, which waits on the host for up to two seconds until
+   there is something new or the process is gone; so is the look at the result then (and every ten seconds), for which
+   ``async_status``, a module, is asked where the job's file does not simply say it.
 
 A connection that breaks is opened again for up to ``reconnect_s`` seconds; the job does not notice. A job
 whose process is gone without a result (the host was rebooted) is reported, not waited for. The job's files
@@ -92,7 +92,8 @@ class Watch:
     say: Callable[[str, float], None]
     limit_s: float
     reconnect_s: float = 180.0
-    # Pause between looks: what is over in seconds is seen to be over at once, what takes minutes is looked at less.
+    # Pause between looks: what is over in seconds is seen to be over at once, and so is the end of what had nothing to
+    # tell, since such a look waits itself; what takes minutes and always tells something is looked at less.
     first_every_s: float = 0.1
     every_s: float = 2.0
     broken_every_s: float = 0.5
@@ -111,13 +112,17 @@ class Watch:
         said_at = asked_at = 0.0
         broken_since: float | None = None
         gone_since: float | None = None
+        waits = False
         while True:
-            hurry = self.clock() - began < self.hurry_s
+            hurry = waits or self.clock() - began < self.hurry_s
             pause = self.first_every_s if hurry else self.every_s
             self.sleep(pause if broken_since is None else max(pause, self.broken_every_s))
             elapsed = self.clock() - began
             try:
-                text, alive = self.read(self.progress.offset, self.progress.pid)
+                waits, reader = False, self.progress.pid
+                text, alive = self.read(self.progress.offset, reader)
+                # A look with nothing new has waited on the host, and the next one may begin at once.
+                waits = bool(reader) and not text
                 news = latest(self.progress.feed(text))
                 if not news and self.progress.last and elapsed - said_at >= self.silence_s:
                     news = [self.progress.last]

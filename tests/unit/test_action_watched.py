@@ -38,6 +38,9 @@ def line(text: str, pid: int = 7) -> str:
     return json.dumps({"text": text, "pid": pid}) + "\n"
 
 
+HELD_S = 0.2 * watched.HOLD_LOOKS
+
+
 class Job:
     """A job on a host, as a script: one step a look. A step is text to append, an error, or the process' end."""
 
@@ -58,6 +61,8 @@ class Job:
             raise step
         if step is None or self.looks == self.result_after:
             self.alive = False
+        elif pid and not step:
+            self.now += HELD_S  # as the command does that waits on the host
         if step is None:
             pass
         else:
@@ -109,10 +114,16 @@ def test_of_many_alike_in_one_look_the_last_is_said() -> None:
 
 
 def test_silence_is_broken_with_what_was_said_last() -> None:
-    job = Job(line("byte-compiling"), result_after=225)
+    job = Job(line("byte-compiling"), result_after=35)
     job.watch().run()
-    assert 69 < job.now < 71  # a tenth of a second between looks for twenty seconds, then two
+    assert 69 < job.now < 72  # a look waits for two seconds, the next follows after a tenth of one
     assert job.said == ["byte-compiling"] * 3
+
+
+def test_what_brings_news_again_and_again_is_looked_at_less_after_a_while() -> None:
+    job = Job(*(line(f"{n} of many") for n in range(230)), result_after=230)
+    job.watch().run()
+    assert 77 < job.now < 83  # two hundred looks in twenty seconds, then thirty of two
 
 
 def test_half_lines_wait_for_their_end() -> None:
@@ -155,12 +166,12 @@ def test_a_process_that_is_gone_without_a_result_is_not_waited_for() -> None:
 
 
 def test_the_result_is_asked_for_when_the_process_is_gone_and_now_and_then() -> None:
-    job = Job(line("one"), result_after=260)
+    job = Job(line("one"), result_after=70)
     asked: list[float] = []
     watch = job.watch(limit_s=1000.0)
     watch.status = lambda: (asked.append(job.now), job.status())[1]
     watch.run()
-    assert asked[:2] == pytest.approx([10.0, 21.0], abs=1.5)
+    assert asked[:2] == pytest.approx([11.5, 22.0], abs=1.5)
     assert len(asked) < 20
 
 
