@@ -133,7 +133,7 @@ def interleaved(
     numbered = list(enumerate(prompts))
     # Not counted: the first turn at batch 32 was seen at half the speed of the others.
     for name in ports:
-        burst(ports[name], numbered * (1 + max(batches) // len(numbered)), max(batches), tokens)
+        burst(ports[name], (numbered * max(batches))[: max(batches)], max(batches), tokens)
     for number in range(first, first + passes):
         began = time.monotonic()
         for batch in batches:

@@ -110,7 +110,7 @@ def measure(context: Context) -> Outcome:
     if hand.get("ready_s"):
         ports["by-hand"] = HAND_PORT
     answering = {name: port for name, port in ports.items() if _answers(port)}
-    prompts = json.loads((HERE / "prompts.json").read_text())
+    prompts = json.loads((HERE / "speed-prompts.json").read_text())
     until = context.deadline - 25
     eager = {name: port for name, port in answering.items() if name.endswith("-eager")}
     twins = {name: port for name, port in answering.items() if f"{name}-eager" in eager}
