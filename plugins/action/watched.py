@@ -30,6 +30,7 @@ directories of ``action_plugins`` in ansible.cfg. No path is put on ``sys.path``
 from __future__ import annotations
 
 import json
+import posixpath
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -370,22 +371,25 @@ class ActionModule(ActionBase):
             Display().vv(f"{results_file} was left on the host")
 
     def _read_progress(self, path: str, offset: int, pid: int | None) -> tuple[str, bool | None]:
-        """New text of the progress file, and whether process ``pid`` is there (None when not known yet)."""
+        """New text of the progress file, and whether process ``pid`` is there (None when not known yet).
+
+        Without a pid the job's directory tells: it is gone when the job ended before anybody looked.
+        """
         quoted = self._connection._shell.quote(path)
+        there = f"test -d {self._connection._shell.quote(posixpath.dirname(path))}"
         command = f"tail -c +{offset + 1} {quoted} 2>/dev/null"
         if pid:
             there = f"test -d /proc/{int(pid)}"
             nothing_new = f'test "$(wc -c < {quoted})" -le {offset}'
             wait = f"n=0; while test $n -lt {HOLD_LOOKS} && {there} && {nothing_new}; do sleep 0.2; n=$((n+1)); done"
-            command = f"({wait}) 2>/dev/null; {command}; {there} || printf '\\nPROCESS GONE\\n'"
+            command = f"({wait}) 2>/dev/null; {command}"
+        command += f"; {there} || printf '\\nPROCESS GONE\\n'"
         answer = self._low_level_execute_command(command, sudoable=True)
         # ssh gives the command a terminal (-tt), which writes \r\n for \n. Counted, the next look would begin too late.
         text = str(answer.get("stdout", "")).replace("\r\n", "\n")
         marker = "\nPROCESS GONE\n"
-        if not pid:
-            return text, None
         at = text.rfind(marker.rstrip("\n"))
-        return (text, True) if at < 0 else (text[:at], False)
+        return (text, True if pid else None) if at < 0 else (text[:at], False)
 
     def _reconnect(self) -> None:
         try:

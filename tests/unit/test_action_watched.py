@@ -245,6 +245,22 @@ def test_a_look_waits_on_the_host_for_something_new(
             process.kill()
 
 
+@pytest.mark.parametrize(("there", "alive"), [(True, None), (False, False)])
+def test_a_job_that_ended_before_anybody_looked_has_no_directory_any_more(
+    tmp_path: Path, there: bool, alive: bool | None
+) -> None:
+    """As an install that finds nothing to do, while a user is made: ten seconds passed before its end was seen."""
+    action = watched.ActionModule.__new__(watched.ActionModule)
+    action._connection = SimpleNamespace(_shell=SimpleNamespace(quote=str))
+    action._low_level_execute_command = lambda command, **_: {
+        "stdout": subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False).stdout
+    }
+    directory = tmp_path / "job"
+    if there:
+        directory.mkdir()
+    assert action._read_progress(str(directory / "progress"), 0, None) == ("", alive)
+
+
 @pytest.mark.parametrize(
     ("told", "seconds"), [({"changed": False}, 0.0), ({"changed": False, "elapsed_s": 41.5}, 41.5)]
 )
