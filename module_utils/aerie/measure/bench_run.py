@@ -149,7 +149,7 @@ def _talk(
             raise BENCH_TIMEOUT.error(
                 f"the load was not done after {job.timeout:.0f} s",
                 evidence=[f"{len(load.batches)} of {len(job.batch_sizes)} batch sizes were measured"],
-                next="raise timeout, or lower num_prompts, max_new_tokens or the batch sizes",
+                next="raise timeout, or lower num_prompts, max_new_tokens, least_seconds or the batch sizes",
             ) from error
         if raw is None:
             raise _failed(job, [f"it ended without a result; last words: {said or 'none'}"])
