@@ -26,11 +26,11 @@ PAIR_PORT = 32901
 BATCHES = (1, 8, 32) if not REHEARSAL else (1, 8)
 TOKENS = 64 if not REHEARSAL else 16
 # Rounds by batch size: the search is judged at batch 1, where a round of twelve servers takes two seconds.
-PASSES = {1: 400, 8: 10, 32: 4} if not REHEARSAL else {1: 6, 8: 1}
+PASSES = {1: 400, 8: 6, 32: 3} if not REHEARSAL else {1: 6, 8: 1}
 # Without graphs a token takes ten times as long: fewer of them, and of the servers with which these two are compared.
 EAGER_TOKENS, EAGER_PASSES = (32, 3) if not REHEARSAL else (8, 1)
 # The closer comparison of two servers: seconds kept for it, and the most rounds, of some two seconds each.
-CLOSER_S = 60 if not REHEARSAL else 10
+CLOSER_S = 20 if not REHEARSAL else 10
 CLOSER_PASSES = 80 if not REHEARSAL else 2
 # The same server started by hand is compared with this one.
 TWIN = "s5"
