@@ -20,9 +20,9 @@ from .core import Context, Outcome, Step, arguments, first_failure, recaps, tail
 
 # A rehearsal on two cores starts a few chains and asks for little.
 CHAINS = tuple(int(one) for one in os.environ.get("AERIE_GPU_CHAINS", "1,2,3,4,5,6,7,8,9,10").split(","))
-HAND_PORT = 32900
+HAND_PORT = 30900
 # The starts of `time-to-ready` have ports of their own: they may stand beside `speed`'s server by hand.
-PAIR_PORT = 32901
+PAIR_PORT = 30901
 BATCHES = (1, 8, 32) if not REHEARSAL else (1, 8)
 TOKENS = 64 if not REHEARSAL else 16
 # Rounds by batch size: the search is judged at batch 1, where a round of twelve servers takes two seconds.
