@@ -37,8 +37,8 @@ options:
       - V(prepared) only puts the prompts through the tokenizer and keeps the ids in O(prepared_dir), for a measurement
         that is to come; no server is asked. With O(armed) it waits until that measurement has done so.
       - V(armed) starts the measurement of a server that is still to be started. It puts the prompts through the
-        tokenizer and waits for M(sglang_server_wait), which tells it when the server is ready. A later task with
-        O(armed) has its result. It ends by itself when the run's lease is gone.
+        tokenizer, waits until M(sglang_server_wait) tells it that the server has been started, watches it until it is
+        ready, and begins. A later task with O(armed) has its result. It ends by itself when the run's lease is gone.
     type: str
     choices: [measured, prepared, armed]
     default: measured
@@ -59,6 +59,14 @@ options:
         description: Where the host keeps its state.
         type: path
         required: true
+      host:
+        description: Address that its server is to listen on.
+        type: str
+        required: true
+      port:
+        description: Port that its server is to listen on.
+        type: int
+        required: true
       lease:
         description: Token of the run's lease.
         type: str
@@ -67,8 +75,8 @@ options:
         description: Seconds that its server may take to start.
         type: int
         required: true
-  ready_file:
-    description: Where the server's main pid is told. Set by the action plugin.
+  started_file:
+    description: Appears when the server has been started. Set by the action plugin.
     type: path
   prepared_dir:
     description:
@@ -363,6 +371,7 @@ error:
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -398,11 +407,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "options": {
             "instance": {"type": "str", "required": True},
             "state_dir": {"type": "path", "required": True},
+            "host": {"type": "str", "required": True},
+            "port": {"type": "int", "required": True},
             "lease": {"type": "str", "required": True},
             "start_timeout": {"type": "int", "required": True},
         },
     },
-    "ready_file": {"type": "path"},
+    "started_file": {"type": "path"},
     "prepared_dir": {"type": "path"},
     "concurrency": {"type": "int", "default": 4},
     "max_new_tokens": {"type": "int", "default": 128},
@@ -437,7 +448,8 @@ MEASURE_OPTIONS = (
 )
 
 
-PREPARED = "prepared"  # how far an armed measurement is (plugins/action/sglang_accept_rate.py)
+# How far an armed measurement is (plugins/action/sglang_accept_rate.py, sglang_server_wait.py).
+PREPARED, READY = "prepared", "ready"
 TOKENIZING = "putting {} prompts through the model's tokenizer"
 
 
@@ -464,7 +476,8 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         progress.begin("")  # only says which process this is
         ids = token_ids(job, prompts, kept_in)
         progress.reached(PREPARED)
-        server_pid, soak = await_server(params)
+        server_pid, soak = await_server(params, progress.say)
+        progress.reached(READY)
         options = replace(options, soak_requests=max(options.soak_requests, soak))
     began = time.monotonic()
     client = HttpClient(params["url"], client_key(params["api_key"], params["api_key_file"]))
@@ -486,15 +499,17 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     return figures
 
 
-def await_server(params: dict[str, Any]) -> tuple[int, int]:
+def await_server(params: dict[str, Any], say: Callable[[str], None]) -> tuple[int, int]:
     """The main pid of the server once it is ready, and the requests that its start asks for in all (0: none more)."""
-    from ansible.module_utils.aerie.accept.armed import Run, wait_for_server
+    from ansible.module_utils.aerie.accept.armed import Run
     from ansible.module_utils.aerie.instance.state import InstanceStore
 
     run = params["run"]
-    of = Run(InstanceStore(run["state_dir"], run["instance"]), run["lease"])
-    server_pid = wait_for_server(Path(params["ready_file"]), of.check)
-    return server_pid, of.store.load().soak
+    store = InstanceStore(run["state_dir"], run["instance"])
+    of = Run(
+        store, run["host"], run["port"], run["lease"], run["start_timeout"], Path(params["started_file"])
+    )
+    return of.await_server(say), store.load().soak
 
 
 def complete(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob, began: float) -> None:
@@ -508,7 +523,7 @@ def complete(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob, beg
 
 
 def main() -> None:
-    needed = [("state", "armed", ["ready_file", "run"])]
+    needed = [("state", "armed", ["started_file", "run"])]
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True, required_if=needed)
     try:
         result = run(module.params, module.check_mode)

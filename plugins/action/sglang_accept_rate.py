@@ -25,7 +25,7 @@ class ActionModule(action_loader.get("watched", class_only=True)):
             self.limit_s += int(
                 (args.get("run") or {}).get("start_timeout") or 0
             )  # the module refuses what is missing
-            return self.leave_running(dict(args), task_vars or {}, "armed", {"ready_file": "ready"})
+            return self.leave_running(dict(args), task_vars or {}, "armed", {"started_file": "started"})
         if args.get("armed") and not self._task.check_mode:
             return self.go_on_watching(args["armed"], task_vars or {})
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -37,5 +37,5 @@ class ActionModule(action_loader.get("watched", class_only=True)):
             # Its result is there already when it ended on the way, with what was wrong.
             result: dict[str, Any] = self.watch_job(job, task_vars, until="prepared")
             return result or {"changed": False}
-        result = self.watch_job(job, task_vars)
+        result = self.watch_job(job, task_vars, after="ready")
         return result

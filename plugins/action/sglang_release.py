@@ -16,7 +16,7 @@ class ActionModule(action_loader.get("watched", class_only=True)):
     # The road has compared before, by a call of its own; one that finds nothing to do is a job of a second.
     preview = False
     limit_option = "timeout"
-    makes_ready = ("gpu_host_check", "sglang_deployment", "sglang_accept_rate", "sglang_server_wait")
+    makes_ready = ("gpu_host_check", "sglang_deployment", "sglang_accept_rate")
 
     def runs_long(self, args: dict[str, Any]) -> bool:
         return args.get("state", "present") == "present"

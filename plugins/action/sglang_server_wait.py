@@ -6,8 +6,9 @@ import os
 import time
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 
 PAUSE_S = 1.0
 SAY_AGAIN_S = 15.0
@@ -15,17 +16,11 @@ SAY_AGAIN_S = 15.0
 SILENCE_S = 120.0
 
 
-def as_failure(message: str) -> dict[str, Any]:
-    """The message, and the error in it as modules return theirs: {code, what, evidence, next}."""
-    head, *rest = message.splitlines()
-    what, _, code = head.rpartition(" [")
-    told = {"evidence": [line.strip() for line in rest if line.startswith("  ")]}
-    following = next((line.removeprefix("Next: ") for line in rest if line.startswith("Next: ")), "")
-    return {"msg": message, "error": {"code": code.rstrip("]"), "what": what, **told, "next": following}}
+class ActionModule(action_loader.get("watched", class_only=True)):
+    """Short looks instead of one long call: a connection that drops costs one look.
 
-
-class ActionModule(ActionBase):
-    """Short looks instead of one long call: a connection that drops costs one look."""
+    Where a measurement waits on the host (``armed``) it watches the start itself, and is watched here until it begins.
+    """
 
     _requires_connection = True
     MODULE = "sglang_server_wait"
@@ -33,8 +28,31 @@ class ActionModule(ActionBase):
     HOLD_S = 15.0
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
+        ActionBase.run(self, tmp, task_vars)
         arguments = dict(self._task.args)
+        armed = arguments.pop("armed", None)
+        if armed and not self._task.check_mode:
+            return self._watch_armed(armed, arguments, task_vars or {})
+        return self._look_on(arguments, task_vars)
+
+    def _watch_armed(
+        self, job: dict[str, Any], arguments: dict[str, Any], task_vars: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Say that the server has been started, and at each look that this run still waits: it renews the lease."""
+        began = time.monotonic()
+        started = f"touch {self._connection._shell.quote(job['started_file'])}"
+        run = os.getppid()
+
+        def watched() -> str:
+            if os.getppid() != run:  # nobody waits
+                raise AnsibleActionFail("the run that waited is gone")
+            return started
+
+        result = self.watch_job(job, task_vars, until="ready", also=watched)
+        waited = {"waited_s": round(time.monotonic() - began, 1), "lease": arguments.get("lease") or ""}
+        return {"changed": False, "done": True, "announced": True, **result, **waited}
+
+    def _look_on(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         timeout = self.limit(arguments)
         start = last_answer = time.monotonic()
         # A start is no news: a look that has nothing else to tell goes on looking.
@@ -47,8 +65,9 @@ class ActionModule(ActionBase):
             ):  # ansible-playbook was killed: nobody waits, and nobody may renew its lease
                 return {"failed": True, "msg": "the run that waited is gone"}
             if self.HOLD_S:
-                left = timeout - (time.monotonic() - start)
-                arguments |= {"hold": max(0.0, min(self.HOLD_S, left)), "told": said}
+                waited = time.monotonic() - start
+                hold = max(0.1, min(self.HOLD_S, timeout - waited))
+                arguments |= {"hold": hold, "told": said, "waited": waited}
             try:
                 result = self._execute_module(self.MODULE, module_args=arguments, task_vars=task_vars)
                 lost = bool(result.get("unreachable"))
@@ -71,8 +90,8 @@ class ActionModule(ActionBase):
             if text != said or time.monotonic() - said_at > SAY_AGAIN_S:
                 self._say(task_vars, f"{text} ({waited:.0f} s)")
                 said, said_at = text, time.monotonic()
-            if waited > timeout:
-                return {**result, "failed": True, **as_failure(self._too_late(arguments, result, waited))}
+            if waited > timeout and (late := self._too_late(result, waited)):
+                return {**result, "failed": True, **late}
             arguments |= self._further(result)
             if not self.HOLD_S:
                 time.sleep(PAUSE_S)
@@ -91,13 +110,6 @@ class ActionModule(ActionBase):
         return {"cursor": result.get("cursor", ""), "phase": result.get("phase", "")}
 
     @staticmethod
-    def _too_late(arguments: dict[str, Any], result: dict[str, Any], waited: float) -> str:
-        unit = f"sglang-{arguments.get('instance', 'default')}.service"
-        ready = arguments.get("until", "ready") == "ready"
-        code = "start-timeout" if ready else "stop-timeout"
-        return (
-            f"{unit} is not {arguments.get('until', 'ready')} after {waited:.0f} s [{code}]\n"
-            f"  unit {result.get('unit')}, pid {result.get('pid')}, last seen: {result.get('text')}\n"
-            f"Next: journalctl -u {unit} -b -e"
-            + ("   # a slow disk may need a larger sglang_server_start_timeout" if ready else "")
-        )
+    def _too_late(result: dict[str, Any], waited: float) -> dict[str, Any] | None:
+        """``msg`` and ``error`` of a wait whose time is over; None where the module says that itself."""
+        return None

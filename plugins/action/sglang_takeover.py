@@ -23,8 +23,13 @@ class ActionModule(action_loader.get("sglang_server_wait", class_only=True)):
         return {}
 
     @staticmethod
-    def _too_late(arguments: dict[str, Any], result: dict[str, Any], waited: float) -> str:
-        return (
-            f"the takeover has not ended after {waited:.0f} s [takeover-not-ended]\n"
-            f"  last seen: {result.get('text')}\nNext: run again; it goes on with the same processes"
+    def _too_late(result: dict[str, Any], waited: float) -> dict[str, Any] | None:
+        what, code = f"the takeover has not ended after {waited:.0f} s", "takeover-not-ended"
+        evidence, following = (
+            f"last seen: {result.get('text')}",
+            "run again; it goes on with the same processes",
         )
+        return {
+            "msg": f"{what} [{code}]\n  {evidence}\nNext: {following}",
+            "error": {"code": code, "what": what, "evidence": [evidence], "next": following},
+        }

@@ -55,6 +55,8 @@ class Progress:
     rest: str = ""
     last: str = ""
     reached: str = ""
+    # Said is what follows when so much is reached; an earlier task said the rest.
+    after: str = ""
 
     def feed(self, text: str) -> list[str]:
         """Take newly read text; return the progress texts of its whole lines, repeats left out."""
@@ -70,6 +72,9 @@ class Progress:
                 continue
             self.pid = record.get("pid", self.pid)
             self.reached = record.get("reached", self.reached)
+            if self.after:
+                self.after = "" if self.reached == self.after else self.after
+                continue
             message = str(record.get("text") or "").strip()
             if message and message != self.last:
                 said.append(message)
@@ -288,9 +293,19 @@ class ActionModule(ActionBase):
         self._connection._shell.tmpdir = None
         return {"changed": False, name: started["job"]}
 
-    def watch_job(self, job: dict[str, Any], task_vars: dict[str, Any], until: str = "") -> dict[str, Any]:
-        """Watch a job of start_job to its end and return the module's own result; or until it has ``reached`` so far,
-        and return nothing."""
+    def watch_job(
+        self,
+        job: dict[str, Any],
+        task_vars: dict[str, Any],
+        until: str = "",
+        after: str = "",
+        also: Callable[[], str] = str,
+    ) -> dict[str, Any]:
+        """Watch a job of start_job to its end and return the module's own result; or ``until`` it has reached so far,
+        and return nothing.
+
+        after: how far it was when an earlier task had watched it. also: gives a command for the host at each look.
+        """
         host = task_vars.get("inventory_hostname", "host")
         display = Display()
         limit_s = float(job["limit_s"])
@@ -299,7 +314,7 @@ class ActionModule(ActionBase):
             display.display(f"  {host}: {text} ({duration(elapsed)})")
 
         watch = Watch(
-            read=lambda offset, pid: self._read_progress(job["progress_file"], offset, pid),
+            read=lambda offset, pid: self._read_progress(job["progress_file"], offset, pid, also()),
             status=lambda: self._result(job["id"], job["results_file"], task_vars),
             reconnect=self._reconnect,
             say=say,
@@ -307,6 +322,7 @@ class ActionModule(ActionBase):
             limit_s=limit_s + 60,
             reconnect_s=self.reconnect_s,
             until=until,
+            progress=Progress(after=after),
         )
         began = time.monotonic()
         self._make_ready(task_vars)
@@ -370,7 +386,9 @@ class ActionModule(ActionBase):
         except AnsibleError:
             Display().vv(f"{results_file} was left on the host")
 
-    def _read_progress(self, path: str, offset: int, pid: int | None) -> tuple[str, bool | None]:
+    def _read_progress(
+        self, path: str, offset: int, pid: int | None, also: str = ""
+    ) -> tuple[str, bool | None]:
         """New text of the progress file, and whether process ``pid`` is there (None when not known yet).
 
         Without a pid the job's directory tells: it is gone when the job ended before anybody looked.
@@ -383,6 +401,8 @@ class ActionModule(ActionBase):
             nothing_new = f'test "$(wc -c < {quoted})" -le {offset}'
             wait = f"n=0; while test $n -lt {HOLD_LOOKS} && {there} && {nothing_new}; do sleep 0.2; n=$((n+1)); done"
             command = f"({wait}) 2>/dev/null; {command}"
+        if also:
+            command = f"({also}) >/dev/null 2>&1; {command}"
         command += f"; {there} || printf '\\nPROCESS GONE\\n'"
         answer = self._low_level_execute_command(command, sudoable=True)
         # ssh gives the command a terminal (-tt), which writes \r\n for \n. Counted, the next look would begin too late.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,13 +67,28 @@ def test_only_the_key_is_secret() -> None:
     assert [name for name, option in module.ARGUMENTS.items() if option.get("no_log")] == ["api_key"]
 
 
+class Started:
+    """A server that is ready after one look."""
+
+    def __init__(
+        self, store: InstanceStore, host: str, port: int, until: str, *, renew: Callable[[], None]
+    ) -> None:
+        assert (host, port, until) == ("127.0.0.1", 30000, "ready")
+        self.renew = renew
+
+    def end(self, limit_s: float, say: Callable[[str], None]) -> Any:
+        self.renew()
+        say("loading weights")
+        return SimpleNamespace(pid=os.getpid())
+
+
 @pytest.mark.parametrize("ready", [True, False])
 def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over(
     double: Double, tmp_path: Path, ready: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     clock = [1000.0]
-    ready_file, token = tmp_path / "ready", "t" if ready else "another run's"
+    started_file, token = tmp_path / "started", "t" if ready else "another run's"
     progress, store = tmp_path / "progress", InstanceStore(str(tmp_path), "default")
     store.create()
     # SIGKILL ended the server before, which is known only after the measurement was armed.
@@ -84,29 +101,61 @@ def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over
             '"reached": "prepared"' in progress.read_text()
         )  # the prompts first: nothing is waited for then
         if ready and len(asked) == 2:
-            ready_file.write_text(str(os.getpid()))
+            started_file.touch()
         return Lease("t", Controller.from_mapping({}), "boot", 100.0)
 
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(armed, "ASK_S", 0.1)
     monkeypatch.setattr(armed.lease_host, "read", held)
     monkeypatch.setattr(armed.lease_host, "clock_now", lambda: Clock("boot", 10.0))
-    run = {"instance": "default", "state_dir": str(tmp_path), "lease": token}
-    files = {"ready_file": str(ready_file), "progress_file": str(progress)}
+    monkeypatch.setattr(armed, "Wait", Started)
+    run = {"instance": "default", "state_dir": str(tmp_path), "lease": token, "start_timeout": 60}
+    run |= {"host": "127.0.0.1", "port": 30000}
+    files = {"started_file": str(started_file), "progress_file": str(progress)}
     key = tmp_path / "config.yaml"  # in the deployment, which is built while the measurement waits
     monkeypatch.setattr(module, "client_key", lambda *_: asked.append(-1))
     given = params(double, tmp_path, num_steps=3, state="armed", run=run, **files, api_key_file=str(key))
     if ready:
         result = module.run(given, check_mode=False)
         assert result["soak_requests"] == 30
-        assert asked[2] == -1
+        assert set(asked[:-1]) == {0}  # its key is read, and it is asked, when it is ready
+        assert asked[-1] == -1
         assert result["elapsed_s"] == 0.0  # the two minutes before the server was ready are not the gate's
-        assert asked[:2] == [0, 0]
+        told = [json.loads(line) for line in progress.read_text().splitlines()]
+        ready_at = told.index(next(one for one in told if one.get("reached") == "ready"))
+        assert any(one.get("text") == "loading weights" for one in told[:ready_at])
+        assert any("answers" in one.get("text", "") for one in told[ready_at:])
     else:
         with pytest.raises(AerieError) as ended:
             module.run(given, check_mode=False)
         assert ended.value.kind.code == "lease-lost"
         assert not double.bodies
+
+
+def test_a_start_renews_the_lease_as_long_as_somebody_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was killed touches the file no more: its lease must end by itself."""
+    renewed: list[str] = []
+    left = [50.0]
+    started = tmp_path / "started"
+    started.touch()
+    run = armed.Run(InstanceStore(str(tmp_path), "default"), "127.0.0.1", 1, "t", 60.0, started)
+    monkeypatch.setattr(armed.lease_host, "renew", lambda store, token: renewed.append(token))
+    held = Lease("t", Controller.from_mapping({}), "boot", 100.0)
+    monkeypatch.setattr(armed.lease_host, "read", lambda store: held)
+    monkeypatch.setattr(armed.lease_host, "clock_now", lambda: Clock("boot", 100.0 - left[0]))
+    renew = armed._Renewal(run)
+    renew()
+    renew()  # nobody has touched it since
+    assert renewed == ["t"]
+    os.utime(started, (1.0, 1.0))  # the clock was set back: it was touched all the same
+    renew()
+    assert renewed == ["t", "t"]
+    left[0] = -1.0
+    with pytest.raises(AerieError) as ended:
+        renew()
+    assert ended.value.kind.code == "lease-lost"
 
 
 def test_a_whole_run_returns_what_is_documented(double: Double, tmp_path: Path) -> None:

@@ -1,16 +1,23 @@
-"""One call of the wait: it looks on until there is an end, and tells what is new without leaving a gap too often."""
+"""The wait for a server: it looks on until there is an end, and tells what is new without leaving a gap too often."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sglang_server_wait as module
+from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.health import Answer
+from ansible.module_utils.aerie.instance import waiting
+from ansible.module_utils.aerie.instance.state import InstanceStore
+from ansible.module_utils.aerie.instance.waiting import Seen, Wait
 from ansible.module_utils.aerie.systemd import JournalPart
 from test_startup import LOADING, UNIT
+
+REFUSED = Answer(0, b"", "connection refused")
 
 
 class Clock:
@@ -31,73 +38,104 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(waiting, "time", made)
+    monkeypatch.setattr(waiting.health, "get", lambda *_, **more: REFUSED)
+    monkeypatch.setattr(waiting.processes, "read_process", lambda pid: SimpleNamespace(pid=pid))
     return made
 
 
-def watch(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, texts: list[str], until: str = "stopped", **params: Any
-) -> dict[str, Any]:
-    """The result of one call on a server that says ``texts`` one after the other; ``end`` is the end."""
-    said = iter(texts)
-    last = texts[-1]
+class Told(Wait):
+    """A server that says ``texts`` one after the other; ``end`` is the end, and so is that /health has answered."""
 
-    def look(given: dict[str, Any]) -> tuple[dict[str, Any], None]:
-        text = next(said, last)
-        return {"done": text == "end", "text": text, "phase": text, "cursor": ""}, None
+    def __init__(self, texts: list[str], until: str = "stopped") -> None:
+        super().__init__(InstanceStore("/nowhere", "a"), "127.0.0.1", 30000, until, renew=lambda: None)
+        self.texts, self.looks = list(texts), 0
 
-    monkeypatch.setattr(module, "look", look)
-    given = {"hold": 10.0, "told": "", "until": until, **params}
-    result, error = module.watch(given)
-    assert error is None
-    return result
+    def look(self, *, answered: bool = False) -> Seen:
+        self.looks += 1
+        self.phase = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
+        return Seen(answered or self.phase == "end", self.phase, "active/running", 7)
 
 
-def test_the_end_is_told_at_once(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    assert watch(monkeypatch, clock, ["3 left", "2 left", "end"])["done"]
-    assert clock.pauses == [module.PAUSE_S] * 2
+def test_the_end_is_told_at_once(clock: Clock) -> None:
+    assert Told(["3 left", "2 left", "end"]).hold(10.0, "").done
+    assert clock.pauses == [waiting.PAUSE_S] * 2
 
 
-def test_news_wait_a_little(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    assert watch(monkeypatch, clock, ["3 left"])["text"] == "3 left"
-    assert module.TELL_S <= clock.now - 100.0 < module.TELL_S + 1
+def test_news_wait_a_little(clock: Clock) -> None:
+    assert Told(["3 left"]).hold(10.0, "").text == "3 left"
+    assert waiting.TELL_S <= clock.now - 100.0 < waiting.TELL_S + 1
 
 
-def test_nothing_new_holds_to_the_end(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    watch(monkeypatch, clock, ["3 left"], told="3 left")
+def test_nothing_new_holds_to_the_end(clock: Clock) -> None:
+    Told(["3 left"]).hold(10.0, "3 left")
     assert 10.0 <= clock.now - 100.0 < 11
 
 
-def test_a_module_alone_looks_once(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    watch(monkeypatch, clock, ["3 left"], hold=0)
+def test_a_call_without_time_looks_once(clock: Clock) -> None:
+    assert not Told(["3 left"]).hold(0.0, "").done
     assert clock.pauses == []
 
 
-def test_a_server_that_loads_is_looked_at_less(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    watch(monkeypatch, clock, ["importing", "end"], until="ready")
-    assert clock.pauses == [module.LOADING_PAUSE_S]
-
-
-def test_shortly_before_the_end_only_health_is_asked_and_nothing_is_told(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
+def test_while_it_loads_it_is_looked_at_every_three_seconds_and_its_health_often(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter([503, 0, 503, 200])
-    asked: list[str] = []
+    asked: list[float] = []
 
     def get(host: str, port: int, path: str, timeout: float) -> Answer:
-        asked.append(path)
-        return Answer(next(answers), b"")
+        assert (host, port, path) == ("127.0.0.1", 30000, "/health")
+        asked.append(clock.now)
+        return Answer(200 if clock.now > 107.5 else 503, b"")
 
-    monkeypatch.setattr(module.health, "get", get)
-    watch(monkeypatch, clock, ["fired up", "end"], until="ready", host="127.0.0.1", port=30000)
-    assert asked == ["/health"] * 4
-    assert clock.pauses == [module.HEALTH_PAUSE_S] * 3
+    monkeypatch.setattr(waiting.health, "get", get)
+    said: list[str] = []
+    server = Told(["importing", "importing", "loading weights"], until="ready")
+    assert server.end(60.0, said.append).done
+    assert said == ["importing", "loading weights"]
+    assert server.looks == 4  # at 100, 103, 106, and when it had answered
+    assert 107.5 < clock.now < 107.5 + 2 * waiting.HEALTH_PAUSE_S
+    assert len(asked) > 70
 
 
-def test_whoever_waits_is_told_the_pid(tmp_path: Path) -> None:
-    assert module.announced(str(tmp_path / "ready"), 77)
-    assert (tmp_path / "ready").read_text() == "77"
-    assert not module.announced(str(tmp_path / "gone" / "ready"), 77)
+def test_a_process_that_is_gone_is_looked_at_at_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting.processes, "read_process", lambda pid: None)
+    Told(["importing", "end"], until="ready").end(60.0, lambda text: None)
+    assert clock.pauses == [waiting.HEALTH_PAUSE_S]
+
+
+def test_shortly_before_the_end_nothing_is_told(clock: Clock) -> None:
+    assert Told(["fired up"], until="ready").hold(10.0, "importing").text == "fired up"
+    assert clock.now - 100.0 >= 10.0  # news would have ended it after three seconds
+
+
+@pytest.mark.parametrize(("until", "code"), [("ready", "start-timeout"), ("stopped", "stop-timeout")])
+def test_too_late_is_an_error_with_its_code(until: str, code: str) -> None:
+    server = Told(["x"], until=until)
+    error = waiting.too_late(server, Seen(False, "loading weights", "active/running", 7), 12.4)
+    assert error.kind.code == code
+    assert error.what == f"sglang-a.service is not {until} after 12 s"
+    assert error.evidence == ["unit active/running, pid 7, last seen: loading weights"]
+    assert error.next.startswith("journalctl -u sglang-a.service -b -e")
+
+
+def test_a_start_ends_in_time_or_by_its_error(clock: Clock) -> None:
+    with pytest.raises(AerieError) as late:
+        Told(["importing"], until="ready").end(20.0, lambda text: None)
+    assert late.value.kind.code == "start-timeout"
+    assert 20.0 <= clock.now - 100.0 < 24.0
+
+    class Lost(Told):
+        def look(self, *, answered: bool = False) -> Seen:
+            return replace(super().look(answered=answered), error=late.value)
+
+    with pytest.raises(AerieError) as lost:
+        Lost(["importing"], until="ready").end(20.0, lambda text: None)
+    assert lost.value is late.value
+
+
+def looked(monkeypatch: pytest.MonkeyPatch, seen: Any, tmp_path: Path, renew: Callable[[], None]) -> Wait:
+    monkeypatch.setattr(waiting.reality, "look", lambda *words, **more: seen)
+    return Wait(InstanceStore(str(tmp_path), "default"), "127.0.0.1", 30000, "ready", renew=renew, cursor="c")
 
 
 def test_a_server_that_is_just_ending_is_told_with_its_last_words(
@@ -105,16 +143,33 @@ def test_a_server_that_is_just_ending_is_told_with_its_last_words(
 ) -> None:
     """Seen on an H200: its last words had been read by the look before, and the error came without any."""
     leaving = replace(LOADING, unit=replace(UNIT, active="deactivating", sub="stop-sigkill"))
-    monkeypatch.setattr(module.reality, "look", lambda *words, **more: leaving)
     monkeypatch.setattr(
-        module.systemd,
+        waiting.systemd,
         "journal",
         lambda unit, **more: JournalPart(
             ["torch.OutOfMemoryError: CUDA out of memory."] if "last" in more else [], "c"
         ),
     )
-    params = {"state_dir": str(tmp_path), "instance": "default", "lease": None, "host": "127.0.0.1"}
-    _, error = module.look({**params, "port": 30000, "until": "ready", "cursor": "c", "phase": "importing"})
-    assert error is not None
-    assert error.evidence == ["torch.OutOfMemoryError: CUDA out of memory."]
-    assert "mem_fraction_static" in error.next
+    seen = looked(monkeypatch, leaving, tmp_path, lambda: None).look()
+    assert seen.error is not None
+    assert seen.error.evidence == ["torch.OutOfMemoryError: CUDA out of memory."]
+    assert "mem_fraction_static" in seen.error.next
+
+
+def test_who_answered_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A 200 counts only when a process of the unit holds the port."""
+    monkeypatch.setattr(waiting.systemd, "journal", lambda unit, **more: JournalPart([], "c"))
+    wait = looked(monkeypatch, LOADING, tmp_path, lambda: None)
+    assert not wait.look(answered=True).done
+    monkeypatch.setattr(type(LOADING), "owns_port", property(lambda self: True))
+    assert wait.look(answered=True).done
+
+
+def test_a_look_of_a_run_that_has_lost_its_lease_raises(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def lost() -> None:
+        raise RuntimeError("lost")
+
+    with pytest.raises(RuntimeError, match="lost"):
+        looked(monkeypatch, LOADING, tmp_path, lost).look()

@@ -1,7 +1,7 @@
-"""A measurement that is started while its server still loads: all is ready, and it begins when it is told to.
+"""A measurement that is started before its server: all is ready, it watches the start, and begins when it is over.
 
 Starting a module on a host takes a second or two. Begun only after /health has answered, that is time in which a new
-server serves nobody; before that it costs nothing.
+server serves nobody; begun while the server loads, it takes the processor from it; before that it costs nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..instance import lease, lease_host
 from ..instance.state import InstanceStore
+from ..instance.waiting import Wait
 
 PAUSE_S = 0.05
 ASK_S = 1.0
@@ -20,30 +21,49 @@ ASK_S = 1.0
 
 @dataclass(frozen=True)
 class Run:
-    """The run that a measurement belongs to: its instance and the token of its lease."""
+    """The run that a measurement belongs to: its instance, where that is to listen, the token of its lease.
+
+    started_file: the controller says by it that the server has been started, and touches it again while it watches.
+    """
 
     store: InstanceStore
+    host: str
+    port: int
     token: str
+    start_timeout: float
+    started_file: Path
 
     def check(self) -> None:
-        """Raise lease-lost once the run is over, or is taken for dead: nobody will say that the server is ready."""
+        """Raise lease-lost once the run is over, or is taken for dead: nobody will start the server any more."""
         held = lease_host.read(self.store)
         clock = lease_host.clock_now()
         lease.check(held if held is None or held.left(clock) > 0 else None, self.token, clock)
 
+    def await_server(self, say: Callable[[str], None]) -> int:
+        """Wait until the server has been started and is ready, and return its main pid. Raises what became of it."""
+        self._await_start()
+        wait = Wait(self.store, self.host, self.port, "ready", renew=_Renewal(self))
+        return wait.end(self.start_timeout, say).pid
 
-def wait_for_server(ready_file: Path, check: Callable[[], None]) -> int:
-    """Wait until ``ready_file`` holds the main pid of the server that is to be measured, and return it.
+    def _await_start(self) -> None:
+        asked = float("-inf")
+        while not self.started_file.exists():
+            if time.monotonic() - asked >= ASK_S:
+                self.check()
+                asked = time.monotonic()
+            time.sleep(PAUSE_S)
 
-    check: asked once a second; raises when that will not happen any more.
-    """
-    asked = float("-inf")
-    while True:
-        try:
-            return int(ready_file.read_text(encoding="ascii"))
-        except FileNotFoundError:
-            pass
-        if time.monotonic() - asked >= ASK_S:
-            check()
-            asked = time.monotonic()
-        time.sleep(PAUSE_S)
+
+class _Renewal:
+    """Renews the lease of a run that still watches: one that was killed must not keep it."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._seen = run, 0
+
+    def __call__(self) -> None:
+        touched = self._run.started_file.stat().st_mtime_ns
+        if touched == self._seen:  # not by the clock, which may be set back
+            self._run.check()
+            return
+        self._seen = touched
+        lease_host.renew(self._run.store, self._run.token)
