@@ -472,11 +472,12 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         return {"passed": None, "reasons": [f"{count} prompts are token ids now; nothing was measured"]}
     progress = progress_of(params, len(prompts.prompts))
     server_pid, ids = params["server_pid"], None
+    healthy: Callable[[], object] = lambda: None  # noqa: E731
     if params["state"] == "armed":
         progress.begin("")  # only says which process this is
         ids = token_ids(job, prompts, kept_in)
         progress.reached(PREPARED)
-        server_pid, soak = await_server(params, progress.say)
+        server_pid, soak, healthy = await_server(params, progress.say)
         progress.reached(READY)
         options = replace(options, soak_requests=max(options.soak_requests, soak))
     began = time.monotonic()
@@ -493,14 +494,16 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     except Refused as refused:
         complete(refused.figures, prompts, job, began)
         raise
+    healthy()
     complete(figures, prompts, job, began)
     if server_pid is None and options.speculative:
         figures["unavailable"]["simulated_acceptance"] = "no server_pid was given, so it was not checked"
     return figures
 
 
-def await_server(params: dict[str, Any], say: Callable[[str], None]) -> tuple[int, int]:
-    """The main pid of the server once it is ready, and the requests that its start asks for in all (0: none more)."""
+def await_server(params: dict[str, Any], say: Callable[[str], None]) -> tuple[int, int, Callable[[], object]]:
+    """The main pid of the server once it serves, the requests that its start asks for in all (0: none more), and what
+    waits for the answer of its /health."""
     from ansible.module_utils.aerie.accept.armed import Run
     from ansible.module_utils.aerie.instance.state import InstanceStore
 
@@ -509,7 +512,8 @@ def await_server(params: dict[str, Any], say: Callable[[str], None]) -> tuple[in
     of = Run(
         store, run["host"], run["port"], run["lease"], run["start_timeout"], Path(params["started_file"])
     )
-    return of.await_server(say), store.load().soak
+    server_pid, healthy = of.await_server(say)
+    return server_pid, store.load().soak, healthy
 
 
 def complete(figures: dict[str, Any], prompts: PromptSet, job: TokenizerJob, began: float) -> None:

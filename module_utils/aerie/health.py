@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,12 @@ class Request:
             self._connection.request("GET", path, headers=headers)
         except (OSError, http.client.HTTPException) as error:
             self._failed = _no_answer(error)
+
+    def pending(self, seconds: float) -> bool:
+        """Whether nothing has come back yet, after waiting ``seconds`` for it."""
+        if self._failed is not None or self._connection.sock is None:
+            return False
+        return not select.select([self._connection.sock], [], [], seconds)[0]
 
     def answer(self) -> Answer:
         """The answer, or why there is none. Waits ``timeout`` seconds at most for each part of it."""

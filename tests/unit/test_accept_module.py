@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import sglang_accept_rate as module
@@ -76,10 +76,16 @@ class Started:
         assert (host, port, until) == ("127.0.0.1", 30000, "ready")
         self.renew = renew
 
-    def end(self, limit_s: float, say: Callable[[str], None]) -> Any:
+    def serving(self, limit_s: float, say: Callable[[str], None]) -> Any:
         self.renew()
         say("loading weights")
         return SimpleNamespace(pid=os.getpid())
+
+    def end(self, limit_s: float) -> None:
+        """The answer of /health, which comes while the requests run."""
+        self.ended.append(limit_s)
+
+    ended: ClassVar[list[float]] = []
 
 
 @pytest.mark.parametrize("ready", [True, False])
@@ -109,6 +115,7 @@ def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over
     monkeypatch.setattr(armed.lease_host, "read", held)
     monkeypatch.setattr(armed.lease_host, "clock_now", lambda: Clock("boot", 10.0))
     monkeypatch.setattr(armed, "Wait", Started)
+    monkeypatch.setattr(Started, "ended", [])
     run = {"instance": "default", "state_dir": str(tmp_path), "lease": token, "start_timeout": 60}
     run |= {"host": "127.0.0.1", "port": 30000}
     files = {"started_file": str(started_file), "progress_file": str(progress)}
@@ -118,6 +125,7 @@ def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over
     if ready:
         result = module.run(given, check_mode=False)
         assert result["soak_requests"] == 30
+        assert Started.ended == [60]  # nothing is said of a server whose /health has not answered
         assert set(asked[:-1]) == {0}  # its key is read, and it is asked, when it is ready
         assert asked[-1] == -1
         assert result["elapsed_s"] == 0.0  # the two minutes before the server was ready are not the gate's

@@ -17,11 +17,36 @@ from ansible.module_utils.aerie.instance.waiting import Seen, Wait
 from ansible.module_utils.aerie.systemd import JournalPart
 from test_startup import LOADING, UNIT
 
-REFUSED = Answer(0, b"", "connection refused")
+
+class Health:
+    """Requests to /health: each answers with the next status, after so many seconds of the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.of: Callable[[float], tuple[int, float]] = lambda now: (0, 0.0)
+        self.asked: list[float] = []
+
+    def __call__(self, host: str, port: int, path: str, *, timeout: float) -> Health:
+        assert (host, port, path) == ("127.0.0.1", 30000, "/health")
+        self.asked.append(self.clock.now)
+        self.status, after = self.of(self.clock.now)
+        self.at = self.clock.now + after
+        return self
+
+    def pending(self, seconds: float) -> bool:
+        late = self.at > self.clock.now + seconds
+        self.clock.now += seconds if late else max(0.0, self.at - self.clock.now)
+        return late
+
+    def answer(self) -> Answer:
+        assert self.clock.now >= self.at
+        return Answer(self.status, b"")
 
 
 class Clock:
     """Time that passes only in pauses; keeps how long each was."""
+
+    health: Health
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -39,7 +64,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(waiting, "time", made)
-    monkeypatch.setattr(waiting.health, "get", lambda *_, **more: REFUSED)
+    made.health = Health(made)
+    monkeypatch.setattr(waiting.health, "Request", made.health)
     monkeypatch.setattr(waiting.processes, "read_process", lambda pid: SimpleNamespace(pid=pid))
     return made
 
@@ -53,8 +79,9 @@ class Told(Wait):
 
     def look(self, *, answered: bool = False) -> Seen:
         self.looks += 1
+        assert not answered or self._asked is None
         self.phase = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
-        return Seen(answered or self.phase == "end", self.phase, "active/running", 7)
+        return Seen(answered or self.phase == "end", self.phase, "active/running", 7, owns_port=True)
 
 
 def test_the_end_is_told_at_once(clock: Clock) -> None:
@@ -77,30 +104,50 @@ def test_a_call_without_time_looks_once(clock: Clock) -> None:
     assert clock.pauses == []
 
 
-def test_while_it_loads_it_is_looked_at_every_three_seconds_and_its_health_often(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[float] = []
-
-    def get(host: str, port: int, path: str, timeout: float) -> Answer:
-        assert (host, port, path) == ("127.0.0.1", 30000, "/health")
-        asked.append(clock.now)
-        return Answer(200 if clock.now > 107.5 else 503, b"")
-
-    monkeypatch.setattr(waiting.health, "get", get)
+def test_while_it_loads_it_is_looked_at_every_three_seconds_and_its_health_often(clock: Clock) -> None:
+    clock.health.of = lambda now: (200 if now > 107.5 else 503, 0.0)
     said: list[str] = []
     server = Told(["importing", "importing", "loading weights"], until="ready")
     assert server.end(60.0, said.append).done
     assert said == ["importing", "loading weights"]
     assert server.looks == 4  # at 100, 103, 106, and when it had answered
     assert 107.5 < clock.now < 107.5 + 2 * waiting.HEALTH_PAUSE_S
-    assert len(asked) > 70
+    assert len(clock.health.asked) > 70
+
+
+def test_a_server_that_has_fired_up_serves_while_its_health_is_still_asked(clock: Clock) -> None:
+    """SGLang 0.5.23: 503 until it has generated once, then an answer that takes a second."""
+    clock.health.of = lambda now: (200, 1.0) if now > 104.0 else (503, 0.0)
+    server = Told(["importing", "HTTP is up, warming up", "fired up"], until="ready")
+    seen = server.serving(60.0, lambda text: None)
+    assert not seen.done
+    asked = clock.health.asked[-1]
+    assert asked <= clock.now < asked + 1.0
+    assert server.end(60.0).done
+    assert asked + 1.0 <= clock.now < asked + 1.2
+    assert clock.health.asked[-1] == asked  # the same question
+
+
+def test_before_it_has_fired_up_nothing_serves(clock: Clock) -> None:
+    clock.health.of = lambda now: (200, 1.0)
+    server = Told(["loading weights"], until="ready")
+    assert server.serving(60.0, lambda text: None).done
+    assert clock.now >= 101.0
+
+
+def test_health_that_does_not_answer_is_asked_anew(clock: Clock) -> None:
+    clock.health.of = lambda now: (200, 99.0) if now < 101.0 else (200, 0.0)
+    server = Told(["fired up"], until="ready")
+    server.serving(60.0, lambda text: None)
+    assert server.end(60.0).done
+    assert waiting.HEALTH_TIMEOUT_S < clock.now - 100.0 < waiting.HEALTH_TIMEOUT_S + 1
+    assert len(clock.health.asked) == 2
 
 
 def test_a_process_that_is_gone_is_looked_at_at_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting.processes, "read_process", lambda pid: None)
-    Told(["importing", "end"], until="ready").end(60.0, lambda text: None)
-    assert clock.pauses == [waiting.HEALTH_PAUSE_S]
+    Told(["importing", "end"], until="ready").end(60.0)
+    assert clock.now - 100.0 < 2 * waiting.HEALTH_PAUSE_S
 
 
 def test_shortly_before_the_end_nothing_is_told(clock: Clock) -> None:
@@ -120,7 +167,7 @@ def test_too_late_is_an_error_with_its_code(until: str, code: str) -> None:
 
 def test_a_start_ends_in_time_or_by_its_error(clock: Clock) -> None:
     with pytest.raises(AerieError) as late:
-        Told(["importing"], until="ready").end(20.0, lambda text: None)
+        Told(["importing"], until="ready").end(20.0)
     assert late.value.kind.code == "start-timeout"
     assert 20.0 <= clock.now - 100.0 < 24.0
 
@@ -129,7 +176,7 @@ def test_a_start_ends_in_time_or_by_its_error(clock: Clock) -> None:
             return replace(super().look(answered=answered), error=late.value)
 
     with pytest.raises(AerieError) as lost:
-        Lost(["importing"], until="ready").end(20.0, lambda text: None)
+        Lost(["importing"], until="ready").end(20.0)
     assert lost.value is late.value
 
 

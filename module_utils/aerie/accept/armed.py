@@ -39,11 +39,14 @@ class Run:
         clock = lease_host.clock_now()
         lease.check(held if held is None or held.left(clock) > 0 else None, self.token, clock)
 
-    def await_server(self, say: Callable[[str], None]) -> int:
-        """Wait until the server has been started and is ready, and return its main pid. Raises what became of it."""
+    def await_server(self, say: Callable[[str], None]) -> tuple[int, Callable[[], object]]:
+        """Wait until the server has been started and serves. Raises what became of it.
+
+        Returns its main pid, and what to call before anything is said of it: it waits for the answer of /health.
+        """
         self._await_start()
         wait = Wait(self.store, self.host, self.port, "ready", renew=_Renewal(self))
-        return wait.end(self.start_timeout, say).pid
+        return wait.serving(self.start_timeout, say).pid, lambda: wait.end(self.start_timeout)
 
     def _await_start(self) -> None:
         asked = float("-inf")
