@@ -133,8 +133,8 @@ from ansible.module_utils.aerie.instance.waiting import Seen, Wait, too_late
 from ansible.module_utils.basic import AnsibleModule
 
 
-def wait(params: dict, check: bool) -> dict:
-    """The module's result; raises AerieError, or Ended when it can be told how far it was."""
+def wait(params: dict, check: bool) -> tuple[dict, AerieError | None]:
+    """The result of one call, and the error with which the wait is over, if there is one."""
     store, token = InstanceStore(params["state_dir"], params["instance"]), params["lease"] or ""
     waiting = Wait(
         store,
@@ -149,22 +149,11 @@ def wait(params: dict, check: bool) -> dict:
     seen = waiting.look() if check else waiting.hold(params["hold"], params["told"])
     result = result_of(waiting, seen, token)
     if check:
-        return result
+        return result, None
     waited = params["waited"] + time.monotonic() - began
     # The controller holds the last call for what is left.
     late = not seen.over and params["hold"] and waited >= params["timeout"] - 0.1
-    error = too_late(waiting, seen, waited) if late else seen.error
-    if error is not None:
-        raise Ended(error, result)
-    return result
-
-
-class Ended(Exception):
-    """A wait that cannot reach its goal: the error, and how far it was."""
-
-    def __init__(self, error: AerieError, result: dict) -> None:
-        super().__init__(error.what)
-        self.error, self.result = error, result
+    return result, too_late(waiting, seen, waited) if late else seen.error
 
 
 def result_of(waiting: Wait, seen: Seen, token: str) -> dict:
@@ -202,11 +191,11 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        result = wait(module.params, module.check_mode)
-    except Ended as ended:
-        module.fail_json(**{**ended.result, **ended.error.as_result()})
+        result, error = wait(module.params, module.check_mode)
     except AerieError as problem:
         module.fail_json(**problem.as_result())
+    if error is not None:
+        module.fail_json(**{**result, **error.as_result()})
     module.exit_json(**result)
 
 

@@ -24,12 +24,13 @@ class ActionModule(action_loader.get("sglang_server_wait", class_only=True)):
 
     @staticmethod
     def _too_late(result: dict[str, Any], waited: float) -> dict[str, Any] | None:
-        what, code = f"the takeover has not ended after {waited:.0f} s", "takeover-not-ended"
-        evidence, following = (
+        what, evidence = (
+            f"the takeover has not ended after {waited:.0f} s",
             f"last seen: {result.get('text')}",
-            "run again; it goes on with the same processes",
         )
-        return {
-            "msg": f"{what} [{code}]\n  {evidence}\nNext: {following}",
-            "error": {"code": code, "what": what, "evidence": [evidence], "next": following},
-        }
+        msg = (
+            f"{what} [takeover-not-ended]\n  {evidence}\nNext: run again; it goes on with the same processes"
+        )
+        *_, following = msg.partition("Next: ")
+        error = {"code": "takeover-not-ended", "what": what, "evidence": [evidence], "next": following}
+        return {"msg": msg, "error": error}

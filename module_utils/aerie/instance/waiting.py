@@ -170,10 +170,10 @@ class Wait:
 
 def too_late(wait: Wait, seen: Seen, waited_s: float) -> AerieError:
     """The error of a wait whose time is over."""
-    unit = wait.store.unit_name
-    what = f"{unit} is not {wait.until} after {waited_s:.0f} s"
+    instance = wait.store.instance
+    what = f"sglang-{instance}.service is not {wait.until} after {waited_s:.0f} s"
     evidence = [f"unit {seen.unit}, pid {seen.pid}, last seen: {seen.text}"]
-    log = f"journalctl -u {unit} -b -e"
+    log = f"journalctl -u sglang-{instance}.service -b -e"
     if wait.until == "stopped":
         return startup.STOP_TIMEOUT.error(what, evidence=evidence, next=log)
     slow = f"{log}   # a slow disk may need a larger sglang_server_start_timeout"

@@ -15,8 +15,8 @@ from record import RELEASE, RUN, SIDE_CARD, ssh
 
 from .core import Context, Outcome, Step, inventories
 
-# With the rendezvous ports, a thousand above, below those that Linux takes for connections which ask for none (from 32768
-# on): of thirteen starts at once three found theirs taken, on the H200.
+# With the rendezvous ports, a thousand above, below 32768, where Linux begins to give ports to connections: of thirteen
+# starts at once three found theirs taken, on the H200.
 FIRST_PORT = 30500
 # What the driver does not attribute to a process: 10 MiB for one server, 29 for four (samples/nvml.jsonl).
 CONTEXT_MIB = 16
