@@ -76,12 +76,11 @@ class Wait:
         """A start that is over in a moment."""
         return self.until == "ready" and self.phase in LATE
 
-    def look(self, *, answered: bool = False) -> Seen:
-        """One look. answered: /health said 200 just now."""
+    def look(self, answered: bool | None = None) -> Seen:
+        """One look. answered: whether /health said 200 just now; None: ask it and wait, a second for SGLang."""
         self._renew()
         ready = self.until == "ready"
-        # One answer is waited for at a time; it takes a second.
-        ask = ready and not answered and self._asked is None
+        ask = ready and answered is None
         seen = reality.look(self.store, self.host, self.port, ask_health=ask, timeout=HEALTH_TIMEOUT_S)
         if answered and seen.owns_port:
             seen = replace(seen, health="ok")
@@ -106,7 +105,7 @@ class Wait:
             news = not self.late and seen.text != told
             if time.monotonic() - began >= (min(TELL_S, seconds) if news else seconds):
                 break
-            seen = self.look(answered=self._pause(seen))
+            seen = self.look(self._pause(seen))
         return seen
 
     def serving(self, limit_s: float, say: Callable[[str], None]) -> Seen:
@@ -124,9 +123,9 @@ class Wait:
     def _end(self, limit_s: float, say: Callable[[str], None], *, early: bool) -> Seen:
         began = time.monotonic()
         told = ""
-        answered = not early and self._answered()
+        answered = self._answered()
         while True:
-            seen = self.look(answered=answered)
+            seen = self.look(answered)
             if seen.error is not None:
                 raise seen.error
             if seen.done or (early and self._asked is not None and self.phase == FIRED_UP and seen.owns_port):
@@ -143,12 +142,13 @@ class Wait:
         if self.until == "stopped":
             time.sleep(PAUSE_S)
             return False
-        until = time.monotonic() + LOOK_S
-        while time.monotonic() < until:
+        began = time.monotonic()
+        while time.monotonic() - began < LOOK_S:
             if self._answered():
                 return True
-            if self._asked is not None and self.phase != FIRED_UP:
-                until = min(until, time.monotonic() + PAUSE_S)  # no 503 any more
+            news = self._asked is not None and self.phase != FIRED_UP  # no 503 any more
+            if news and time.monotonic() - began >= PAUSE_S:
+                break
             if seen.pid and processes.read_process(seen.pid) is None:
                 break
         return False
