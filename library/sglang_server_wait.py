@@ -10,7 +10,8 @@ short_description: Wait until an SGLang instance is ready or stopped, showing ho
 description:
   - The module itself looks once and returns at once. The action plugin of the same name repeats that look over
     short connections, prints what changes, and ends when the goal is reached, can no longer be reached, or
-    O(timeout) has passed. So a dropped connection costs nothing and a person sees progress.
+    O(timeout) has passed. So a dropped connection costs nothing and a person sees progress. With O(armed) it reads
+    the progress of a job that looks.
   - Ready means that the unit is active, a process of its own cgroup holds the port, and C(/health) answers 200. The
     log's "ready to roll" is no proof, since SGLang prints it after a warm-up that a stranger on the port answered.
 options:
