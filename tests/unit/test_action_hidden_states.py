@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from action_made import load
 from ansible.plugins.loader import action_loader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,13 +28,7 @@ class Watched:
 @pytest.fixture
 def action(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(action_loader, "get", lambda name, class_only: Watched)
-    place = ROOT / "plugins" / "action" / "sglang_hidden_states.py"
-    spec = importlib.util.spec_from_file_location("hidden_action_under_test", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("sglang_hidden_states")
 
 
 @pytest.mark.parametrize("failed", [True, False])

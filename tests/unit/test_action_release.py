@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from action_made import load
 from ansible.plugins.loader import action_loader
 from test_action_watched import watched
 
-ROOT = Path(__file__).resolve().parents[2]
 JOB = {"id": "1", "results_file": "", "progress_file": "/t/progress.jsonl", "limit_s": 10.0}
 
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(action_loader, "get", lambda name, class_only: watched.ActionModule)
-    place = ROOT / "plugins" / "action" / "sglang_release.py"
-    spec = importlib.util.spec_from_file_location("release_action_under_test", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("sglang_release")
 
 
 def action(plugin: Any, args: dict[str, Any], started: dict[str, Any]) -> tuple[Any, list[Any]]:

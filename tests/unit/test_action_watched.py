@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from action_made import load
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "watched_under_test", ROOT / "plugins" / "action" / "watched.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-watched = load()
+watched = load("watched")
 
 
 def line(text: str, pid: int = 7) -> str:
@@ -104,6 +88,13 @@ def test_a_job_is_watched_until_it_has_come_far_enough() -> None:
     assert job.looks == 2
     ended = Job(line("one"), result_after=3)  # what ended before has its result: what was wrong
     assert ended.watch(until="half-way").run()["finished"]
+
+
+def test_what_an_earlier_task_said_is_not_said_again() -> None:
+    told = line("importing") + line("loading weights") + '{"reached": "ready"}\n'
+    job = Job(told + line("asking 8 prompts"), line("8 of 8 answers"), result_after=3)
+    job.watch(progress=watched.Progress(after="ready")).run()
+    assert job.said == ["asking 8 prompts", "8 of 8 answers"]
 
 
 def test_of_many_alike_in_one_look_the_last_is_said() -> None:
@@ -243,6 +234,20 @@ def test_a_look_waits_on_the_host_for_something_new(
             assert (time.monotonic() - began > 0.5) == (new == "nothing")
         finally:
             process.kill()
+
+
+def test_a_look_does_what_else_it_is_told(tmp_path: Path) -> None:
+    """What it prints is no progress, and that it fails is no end: the job's directory may be gone."""
+    file, sign = tmp_path / "progress", tmp_path / "sign"
+    file.write_text(line("one"))
+    action = watched.ActionModule.__new__(watched.ActionModule)
+    action._connection = SimpleNamespace(_shell=SimpleNamespace(quote=str))
+    action._low_level_execute_command = lambda command, **_: {
+        "stdout": subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False).stdout
+    }
+    also = f"echo told; touch {sign}; false"
+    assert action._read_progress(str(file), 0, None, also) == (line("one"), None)
+    assert sign.exists()
 
 
 @pytest.mark.parametrize(("there", "alive"), [(True, None), (False, False)])

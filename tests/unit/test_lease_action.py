@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
 import signal
 import subprocess
 import time
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from action_made import load
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lease_action", ROOT / "plugins/action/sglang_lease.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-action = load()
+action = load("sglang_lease")
 ME = {**action.identity("gpu1"), "machine": "m1"}
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from action_made import load
 from ansible.module_utils.aerie_reports.analysis import analyse
 from ansible.module_utils.aerie_reports.sweep import Record
 from ansible.module_utils.aerie_reports.tables import table
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(Path(__file__).parent))
 from test_tune_sweep import play, request
 
 
@@ -86,13 +81,7 @@ def test_parts_of_a_cycle_and_ranks() -> None:
 
 def test_the_gate_s_record_is_what_the_verdict_says() -> None:
     """The measurement at the end is of the same deployment, and only shows drift."""
-    spec = importlib.util.spec_from_file_location(
-        "tune_action", ROOT / "plugins" / "action" / "sglang_tune.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    action = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(action)
+    action = load("sglang_tune")
     sweep, records = play(request(kind="benchmark", batch_sizes=[1, 8]))
     records[-1] = replace(records[-1], digest=records[0].digest)
     found = analyse(sweep, batches(records, 1.2))
