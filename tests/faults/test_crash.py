@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from expect import OTHER, assert_failed, assert_serves, mode_of
@@ -17,11 +18,13 @@ from road import Host, Road
         pytest.param({"at_graphs": "crash"}, "start-failed", "mem_fraction_static", marks=pytest.mark.full),
         pytest.param({"at_load": "hang"}, "start-timeout", "journalctl", marks=pytest.mark.full),
         pytest.param({"health": 503}, "start-timeout", "journalctl", marks=pytest.mark.full),
+        # It says that it has fired up and answers the gates' requests, but nobody gets an answer from /health.
+        pytest.param({"health_s": 60}, "start-timeout", "journalctl", marks=pytest.mark.full),
     ],
-    ids=["load", "graphs", "hangs", "unhealthy"],
+    ids=["load", "graphs", "hangs", "unhealthy", "deaf"],
 )
 def test_the_new_server_does_not_come_up(
-    host: Host, road: Road, how: dict[str, str], code: str, words: str
+    host: Host, road: Road, how: dict[str, Any], code: str, words: str
 ) -> None:
     """The new server crashes or hangs at its start: the old one comes back, the run fails with the journal's words."""
     before = mode_of(host)

@@ -15,7 +15,7 @@ What it does, and does wrong, it reads from /srv/double/commands.json, at its st
      "at_load": "crash" | "hang",       rc 1 with a traceback; never listens
      "at_graphs": "crash",              rc 1 in the middle of a graph capture's log lines (simulated: no GPU, no graphs)
      "after_ready": 1.5,                SIGKILL to itself so many seconds after it began to answer
-     "health": 503,                     what /health answers
+     "health": 503, "health_s": 1,      what /health answers, and after how many seconds
      "generate": "garbage" | "empty" | "hang" | 500,
      "accept": 0,                       drafts accepted per verify, 0 to 3
      "drain": 5, "deaf": true}          seconds that a request in flight takes to drain; ignores SIGTERM

@@ -30,6 +30,7 @@ class Handler(BaseHTTPRequestHandler):
         if path in ("/health", "/health_generate"):
             # SGLang generates a token for it, which a dead detokenizer never gives back.
             dead = Handler.stopping or Handler.silent
+            time.sleep(float(commanded().get("health_s", 0)))
             self.reply(503 if dead else commanded().get("health", 200), None)
         elif not self.known():
             self.unknown()
