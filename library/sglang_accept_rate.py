@@ -37,8 +37,9 @@ options:
       - V(prepared) only puts the prompts through the tokenizer and keeps the ids in O(prepared_dir), for a measurement
         that is to come; no server is asked. With O(armed) it waits until that measurement has done so.
       - V(armed) starts the measurement of a server that is still to be started. It puts the prompts through the
-        tokenizer, waits until M(sglang_server_wait) tells it that the server has been started, watches it until it is
-        ready, and begins. A later task with O(armed) has its result. It ends by itself when the run's lease is gone.
+        tokenizer, waits until M(sglang_server_wait) tells it that the server has been started, watches it until it has
+        fired up, and begins; it passes when C(/health) has answered 200 too. A later task with O(armed) has its result.
+        It ends by itself when the run's lease is gone.
     type: str
     choices: [measured, prepared, armed]
     default: measured
@@ -289,8 +290,8 @@ seconds:
   returned: when a measurement was made
   type: float
 elapsed_s:
-  description: Seconds of the whole measurement. With O(state=armed) they count from when the server was ready, not from
-    when somebody looked.
+  description: Seconds of the whole measurement. With O(state=armed) they count from when the server had fired up to the
+    answer of C(/health), whenever somebody looked.
   returned: when a measurement was made
   type: float
 rows:

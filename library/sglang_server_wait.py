@@ -8,10 +8,10 @@ DOCUMENTATION = r"""
 module: sglang_server_wait
 short_description: Wait until an SGLang instance is ready or stopped, showing how far it is
 description:
-  - The module itself looks once and returns at once. The action plugin of the same name repeats that look over
-    short connections, prints what changes, and ends when the goal is reached, can no longer be reached, or
-    O(timeout) has passed. So a dropped connection costs nothing and a person sees progress. With O(armed) it reads
-    the progress of a job that looks.
+  - The module looks for some seconds and returns. The action plugin of the same name repeats that over short
+    connections, prints what changes, and ends when the goal is reached, can no longer be reached, or O(timeout) has
+    passed. So a dropped connection costs nothing and a person sees progress. With O(armed) it reads the progress of a
+    job that looks.
   - Ready means that the unit is active, a process of its own cgroup holds the port, and C(/health) answers 200. The
     log's "ready to roll" is no proof, since SGLang prints it after a warm-up that a stranger on the port answered.
 options:
@@ -65,8 +65,9 @@ options:
   armed:
     description:
       - With O(until=ready), RV(sglang_accept_rate#module:armed) of a measurement that waits on the host already. It is
-        told that the server has been started, watches it itself, and goes on to measure at the moment when it is ready.
-        Read by the action plugin, which does not call the module then.
+        told that the server has been started, watches it itself, and goes on to measure when it has fired up.
+        C(/health) has been asked by then, and the measurement does not pass before it has answered 200. Read by the
+        action plugin, which does not call the module then.
     type: dict
     default: {}
   lease:
@@ -100,17 +101,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 done:
-  description: The goal is reached.
+  description: The goal is reached; with O(armed), that the measurement has begun.
   type: bool
   returned: always
 phase:
   description: How far the server is.
   type: str
-  returned: always
+  returned: without O(armed)
 cursor:
   description: Where the next look reads on in the journal.
   type: str
-  returned: always
+  returned: without O(armed)
 announced:
   description: The measurement O(armed) has begun.
   type: bool

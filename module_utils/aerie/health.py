@@ -63,6 +63,10 @@ class Request:
             return False
         return not select.select([self._connection.sock], [], [], seconds)[0]
 
+    def close(self) -> None:
+        """Give it up."""
+        self._connection.close()
+
     def answer(self) -> Answer:
         """The answer, or why there is none. Waits ``timeout`` seconds at most for each part of it."""
         try:

@@ -37,5 +37,6 @@ class ActionModule(action_loader.get("watched", class_only=True)):
             # Its result is there already when it ended on the way, with what was wrong.
             result: dict[str, Any] = self.watch_job(job, task_vars, until="prepared")
             return result or {"changed": False}
-        result = self.watch_job(job, task_vars, after="ready")
+        also = self.still_here(job["started_file"])  # its last look renews the lease
+        result = self.watch_job(job, task_vars, after="ready", also=also)
         return result

@@ -1,4 +1,5 @@
-"""Repeat the module ``sglang_server_wait`` until its goal is reached, and print what changes."""
+"""Repeat the module ``sglang_server_wait``, or read what a job on the host tells that looks itself, until the goal is
+reached, and print what changes."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import action_loader
 
@@ -40,17 +41,11 @@ class ActionModule(action_loader.get("watched", class_only=True)):
     ) -> dict[str, Any]:
         """Say that the server has been started, and at each look that this run still waits: it renews the lease."""
         began = time.monotonic()
-        started = f"touch {self._connection._shell.quote(job['started_file'])}"
-        run = os.getppid()
-
-        def watched() -> str:
-            if os.getppid() != run:  # nobody waits
-                raise AnsibleActionFail("the run that waited is gone")
-            return started
-
-        result = self.watch_job(job, task_vars, until="ready", also=watched)
-        waited = {"waited_s": round(time.monotonic() - began, 1), "lease": arguments.get("lease") or ""}
-        return {"changed": False, "done": True, "announced": True, **result, **waited}
+        also = self.still_here(job["started_file"])
+        result = self.watch_job(job, task_vars, until="ready", also=also)
+        reached = not result.get("failed")
+        told = {"done": reached, "announced": reached, "lease": arguments.get("lease") or ""}
+        return {"changed": False, **result, **told, "waited_s": round(time.monotonic() - began, 1)}
 
     def _look_on(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         timeout = self.limit(arguments)

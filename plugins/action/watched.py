@@ -30,6 +30,7 @@ directories of ``action_plugins`` in ansible.cfg. No path is put on ``sys.path``
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import time
 from collections.abc import Callable
@@ -186,6 +187,15 @@ def plain_result(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and "started" not in found else None
 
 
+def runs_still(text: str) -> bool:
+    """Whether a job's file is the one that Ansible's wrapper writes before the module has ended."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and bool(found.get("started")) and not found.get("finished")
+
+
 def latest(messages: list[str]) -> list[str]:
     """The last of each run of texts that begin with the same word: a hundred small packages are no news each."""
     kept: list[str] = []
@@ -327,7 +337,8 @@ class ActionModule(ActionBase):
         began = time.monotonic()
         self._make_ready(task_vars)
         outcome = watch.run()
-        if not outcome:
+        # What ended well meanwhile (nobody could look, or it was quick) keeps its result for the task that wants it.
+        if not outcome or (until and not outcome.get("failed")):
             return {}
         # Unless the module counts itself: a job can have begun its work long before anybody watched.
         outcome.setdefault("elapsed_s", round(time.monotonic() - began, 1))
@@ -340,6 +351,20 @@ class ActionModule(ActionBase):
                 f"  last seen: {watch.progress.last or 'nothing'}\nNext: raise the limit and run again"
             )
         return outcome
+
+    def still_here(self, path: str) -> Callable[[], str]:
+        """For ``also`` of watch_job: touch a file of the job at each look, as long as ansible-playbook lives.
+
+        This worker outlives it, and what the job keeps for it (a lease) must not.
+        """
+        run = os.getppid()
+
+        def touch() -> str:
+            if os.getppid() != run:
+                raise AnsibleActionFail("the run that waited is gone")
+            return f"touch {self._connection._shell.quote(path)}"
+
+        return touch
 
     def _make_ready(self, task_vars: dict[str, Any]) -> None:
         """Have Ansible make payloads now; it keeps each for the run. One that cannot be made fails in its own task."""
@@ -362,7 +387,10 @@ class ActionModule(ActionBase):
         if results_file:
             quoted = self._connection._shell.quote(results_file)
             answer = self._low_level_execute_command(f"cat {quoted}", sudoable=True)
-            found = plain_result(str(answer.get("stdout", "")))
+            text = str(answer.get("stdout", ""))
+            if runs_still(text):
+                return {"finished": False}
+            found = plain_result(text)
             if found is not None:
                 return {**found, "finished": True, "results_file": results_file}
         return self._status(job, task_vars)

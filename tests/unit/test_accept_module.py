@@ -18,6 +18,7 @@ from ansible.module_utils.aerie.accept.options import MeasureOptions
 from ansible.module_utils.aerie.accept.run import Refused
 from ansible.module_utils.aerie.errors import AerieError
 from ansible.module_utils.aerie.instance.lease import Clock, Controller, Lease
+from ansible.module_utils.aerie.instance.startup import START_TIMEOUT
 from ansible.module_utils.aerie.instance.state import InstanceState, InstanceStore
 
 sys.path.insert(0, str(Path(__file__).parent))  # whether or not this directory is a package
@@ -79,18 +80,23 @@ class Started:
     def serving(self, limit_s: float, say: Callable[[str], None]) -> Any:
         self.renew()
         say("loading weights")
-        return SimpleNamespace(pid=os.getpid())
+        return SimpleNamespace(pid=os.getpid(), done=False)
 
-    def end(self, limit_s: float) -> None:
+    def end(self, limit_s: float, say: Callable[[str], None]) -> None:
         """The answer of /health, which comes while the requests run."""
-        self.ended.append(limit_s)
+        self.ended.append((limit_s, self.asked()))
+        if self.fails:
+            raise START_TIMEOUT.error("it is not ready", next="look")
 
-    ended: ClassVar[list[float]] = []
+    ended: ClassVar[list[tuple[float, int]]] = []
+    asked: ClassVar[Callable[[], int]]
+    fails: ClassVar[bool] = False
 
 
 @pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("fails", [False, True])
 def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over(
-    double: Double, tmp_path: Path, ready: bool, monkeypatch: pytest.MonkeyPatch
+    double: Double, tmp_path: Path, ready: bool, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     clock = [1000.0]
@@ -116,16 +122,24 @@ def test_an_armed_measurement_waits_until_the_server_is_ready_or_the_run_is_over
     monkeypatch.setattr(armed.lease_host, "clock_now", lambda: Clock("boot", 10.0))
     monkeypatch.setattr(armed, "Wait", Started)
     monkeypatch.setattr(Started, "ended", [])
+    monkeypatch.setattr(Started, "asked", lambda _: len(double.bodies), raising=False)
+    monkeypatch.setattr(Started, "fails", fails)
     run = {"instance": "default", "state_dir": str(tmp_path), "lease": token, "start_timeout": 60}
     run |= {"host": "127.0.0.1", "port": 30000}
     files = {"started_file": str(started_file), "progress_file": str(progress)}
     key = tmp_path / "config.yaml"  # in the deployment, which is built while the measurement waits
     monkeypatch.setattr(module, "client_key", lambda *_: asked.append(-1))
     given = params(double, tmp_path, num_steps=3, state="armed", run=run, **files, api_key_file=str(key))
-    if ready:
+    if ready and fails:
+        with pytest.raises(AerieError) as unhealthy:
+            module.run(given, check_mode=False)
+        assert unhealthy.value.kind is START_TIMEOUT
+    elif ready:
         result = module.run(given, check_mode=False)
         assert result["soak_requests"] == 30
-        assert Started.ended == [60]  # nothing is said of a server whose /health has not answered
+        ((left, answered),) = Started.ended  # nothing is said of a server whose /health has not answered
+        assert 30 <= left <= 60
+        assert answered == len(double.bodies) >= 30
         assert set(asked[:-1]) == {0}  # its key is read, and it is asked, when it is ready
         assert asked[-1] == -1
         assert result["elapsed_s"] == 0.0  # the two minutes before the server was ready are not the gate's
@@ -160,10 +174,42 @@ def test_a_start_renews_the_lease_as_long_as_somebody_watches(
     os.utime(started, (1.0, 1.0))  # the clock was set back: it was touched all the same
     renew()
     assert renewed == ["t", "t"]
+    started.unlink()  # no error of its own
+    renew()
+    assert renewed == ["t", "t"]
     left[0] = -1.0
     with pytest.raises(AerieError) as ended:
         renew()
     assert ended.value.kind.code == "lease-lost"
+
+
+@pytest.mark.parametrize(
+    ("done", "took", "asked"), [(True, 5.0, []), (False, 5.0, [55.0]), (False, 59.0, [armed.LEAST_S])]
+)
+def test_health_has_what_is_left_of_the_start_s_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool, took: float, asked: list[float]
+) -> None:
+    clock, ended, said = [100.0], [], []
+
+    class Fired(Started):
+        def serving(self, limit_s: float, say: Callable[[str], None]) -> Any:
+            clock[0] += took
+            return SimpleNamespace(pid=7, done=done)
+
+        def end(self, limit_s: float, say: Callable[[str], None]) -> None:
+            ended.append(limit_s)
+            say("fired up")
+
+    monkeypatch.setattr(armed, "Wait", Fired)
+    monkeypatch.setattr(armed, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda _: None))
+    started = tmp_path / "started"
+    started.touch()
+    run = armed.Run(InstanceStore(str(tmp_path), "default"), "127.0.0.1", 30000, "t", 60.0, started)
+    pid, healthy = run.await_server(said.append)
+    assert pid == 7
+    healthy()
+    assert ended == asked  # one that has answered 200 already is not asked again
+    assert said == ["waiting for the answer of /health"] * len(asked)
 
 
 def test_a_whole_run_returns_what_is_documented(double: Double, tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def test_a_start_that_failed_fails_the_wait_under_its_lease(made: Made) -> None:
     action.outcome = {"failed": True, "msg": "ended [start-failed]", "error": {"code": "start-failed"}}
     result = action.run(None, {})
     assert result["failed"]
+    assert not result["done"]
+    assert not result["announced"]
     assert result["error"]["code"] == "start-failed"
     assert result["lease"] == "t"  # failed.yml asks whose start it was
 

@@ -279,6 +279,34 @@ def test_seconds_are_those_of_the_work_where_the_module_counts_them(
     assert action.watch_job(job, {})["elapsed_s"] == seconds
 
 
+@pytest.mark.parametrize(("failed", "kept"), [(False, True), (True, False)])
+def test_what_ended_well_before_it_was_seen_that_far_keeps_its_result(
+    monkeypatch: pytest.MonkeyPatch, failed: bool, kept: bool
+) -> None:
+    """The connection was lost while a server loaded; by then it had been measured, and the next task reads that."""
+    outcome = {"finished": True, "failed": failed, "results_file": "/r"}
+    monkeypatch.setattr(watched, "Watch", lambda **_: SimpleNamespace(run=lambda: dict(outcome)))
+    action, removed = watched.ActionModule.__new__(watched.ActionModule), []
+    action._forget = removed.append
+    job = {"id": "1", "results_file": "/r", "progress_file": "/p", "limit_s": 10.0}
+    found = action.watch_job(job, {}, until="ready")
+    assert (found == {}) is kept
+    assert removed == ([] if kept else ["/r"])
+
+
+def test_no_module_is_called_to_learn_that_a_job_still_runs() -> None:
+    """A server that loads for minutes needs its processor."""
+    action = watched.ActionModule.__new__(watched.ActionModule)
+    action._connection = SimpleNamespace(_shell=SimpleNamespace(quote=str))
+    text = '{"started": 1, "finished": 0, "ansible_job_id": "1"}'
+    action._low_level_execute_command = lambda command, **_: {"stdout": text}
+    action._status = lambda *_: pytest.fail("a module")
+    assert not action._result("1", "/r", {})["finished"]
+    text = ""  # not there: only the module knows why
+    action._status = lambda *_: {"finished": True, "failed": True}
+    assert action._result("1", "/r", {})["failed"]
+
+
 @pytest.mark.parametrize(
     ("text", "result"),
     [

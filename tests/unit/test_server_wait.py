@@ -25,6 +25,7 @@ class Health:
         self.clock = clock
         self.of: Callable[[float], tuple[int, float]] = lambda now: (0, 0.0)
         self.asked: list[float] = []
+        self.closed = 0
 
     def __call__(self, host: str, port: int, path: str, *, timeout: float) -> Health:
         assert (host, port, path) == ("127.0.0.1", 30000, "/health")
@@ -37,6 +38,9 @@ class Health:
         late = self.at > self.clock.now + seconds
         self.clock.now += seconds if late else max(0.0, self.at - self.clock.now)
         return late
+
+    def close(self) -> None:
+        self.closed += 1
 
     def answer(self) -> Answer:
         assert self.clock.now >= self.at
@@ -142,6 +146,7 @@ def test_health_that_does_not_answer_is_asked_anew(clock: Clock) -> None:
     assert server.end(60.0).done
     assert waiting.HEALTH_TIMEOUT_S < clock.now - 100.0 < waiting.HEALTH_TIMEOUT_S + 1
     assert len(clock.health.asked) == 2
+    assert clock.health.closed == 1
 
 
 def test_a_process_that_is_gone_is_looked_at_at_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""A measurement that is started before its server: all is ready, it watches the start, and begins when it is over.
+"""A measurement that is started before its server: all is ready, it watches the start, and begins once that has fired
+up.
 
 Starting a module on a host takes a second or two. Begun only after /health has answered, that is time in which a new
 server serves nobody; begun while the server loads, it takes the processor from it; before that it costs nothing.
@@ -17,6 +18,8 @@ from ..instance.waiting import Wait
 
 PAUSE_S = 0.05
 ASK_S = 1.0
+# What is left for the answer of /health, whatever the start and the gates have taken.
+LEAST_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,16 @@ class Run:
         Returns its main pid, and what to call before anything is said of it: it waits for the answer of /health.
         """
         self._await_start()
+        until = time.monotonic() + self.start_timeout
         wait = Wait(self.store, self.host, self.port, "ready", renew=_Renewal(self))
-        return wait.serving(self.start_timeout, say).pid, lambda: wait.end(self.start_timeout)
+        seen = wait.serving(self.start_timeout, say)
+
+        def healthy() -> None:
+            if not seen.done:
+                left = max(LEAST_S, until - time.monotonic())
+                wait.end(left, lambda text: say("waiting for the answer of /health"))
+
+        return seen.pid, healthy
 
     def _await_start(self) -> None:
         asked = float("-inf")
@@ -64,7 +75,10 @@ class _Renewal:
         self._run, self._seen = run, 0
 
     def __call__(self) -> None:
-        touched = self._run.started_file.stat().st_mtime_ns
+        try:
+            touched = self._run.started_file.stat().st_mtime_ns
+        except OSError:  # somebody has removed it: it is touched anew at the next look
+            touched = self._seen
         if touched == self._seen:  # not by the clock, which may be set back
             self._run.check()
             return

@@ -69,6 +69,7 @@ class Wait:
         # A question to /health that has not been answered yet, and since when.
         self._asked: health.Request | None = None
         self._asked_at = 0.0
+        self._began = time.monotonic()
         self._renew = renew
 
     @property
@@ -131,7 +132,7 @@ class Wait:
             if seen.done or (early and self._asked is not None and self.phase == FIRED_UP and seen.owns_port):
                 return seen
             if time.monotonic() - began >= limit_s:
-                raise too_late(self, seen, limit_s)
+                raise too_late(self, seen, time.monotonic() - self._began)
             if seen.text != told:
                 say(seen.text)
                 told = seen.text
@@ -160,6 +161,7 @@ class Wait:
             self._asked_at = time.monotonic()
         if self._asked.pending(HEALTH_PAUSE_S):
             if time.monotonic() - self._asked_at > HEALTH_TIMEOUT_S:
+                self._asked.close()
                 self._asked = None
             return False
         answer, self._asked = self._asked.answer(), None
