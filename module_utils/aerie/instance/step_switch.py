@@ -107,8 +107,16 @@ def accepted(step: Step) -> None:
         sockets.check(sockets.look(step.store))
     _traffic(step, "admitted", step.settings.get("admit") or {})
     unit = systemd.show(step.store.unit_name)
-    if unit.file_state != "enabled" and step.act(f"enable {unit.name} at boot"):
-        systemd.systemctl("enable", "--quiet", unit.name)
+    enable = unit.file_state != "enabled" and step.act(f"enable {unit.name} at boot")
+    if enable:
+        systemd.systemctl("enable", "--quiet", "--no-reload", unit.name)
+    _record(step, unit)
+    if enable:  # systemd reads all units anew, which takes a tenth of a second; a boot does that by itself
+        systemd.systemctl("daemon-reload")
+
+
+def _record(step: Step, unit: systemd.UnitState) -> None:
+    """Note what has passed, and remove what is kept no longer."""
     new = (step.record.phase, step.record.accepted) != (state.ACCEPTED, step.digest)
     if not (new or step.settings["gates"]):
         return
