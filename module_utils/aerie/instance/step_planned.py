@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ def planned(step: Step, look: reality.Look) -> dict[str, Any]:
     ports = _check_ports(step)
     if ports is not None:
         taken += step_takeover.of_ports(step, look.seen, [ports.rendezvous])
+    found = _found(step)
     seen = look.finish()
-    plan = _plan(step, seen)
+    plan = _plan(step, seen, found)
     _plan_traffic(step, plan, ports)
     step_takeover.plan(step, plan, seen, taken)
     also = host_default.also_affected(step.store, host_default.texts(step.settings.get("host_environment")))
@@ -130,16 +132,35 @@ def _plan_traffic(step: Step, plan: Plan, ports: Ports | None) -> None:
         plan.reasons.append(f"nftables is not as accepted, it has: {'; '.join(shown) or 'no chain'}")
 
 
-def _plan(step: Step, seen: reality.Reality) -> Plan:
+@dataclass(frozen=True)
+class _Found:
+    """The deployment that is asked for, as it is on the host.
+
+    built: it is there. then, now: its files and models when its gates passed, and now; empty where that is not known.
+    edited: what was changed in it since.
+    """
+
+    built: bool
+    then: Mapping[str, Any]
+    now: Mapping[str, Any]
+    edited: Sequence[str]
+
+
+def _found(step: Step) -> _Found:
+    """Read while the server is still to answer: hashes of its files take a tenth of a second."""
+    if step.spec is None or step.store.spec(step.digest) is None:
+        return _Found(False, {}, {}, [])
+    then = witness.load(step.store, step.digest)
+    now = witness.take(step.store, step.digest, step.spec.as_dict()) if then else {}
+    return _Found(True, then, now, [*witness.changed_sources(step.directory), *drift.of_own(then, now)])
+
+
+def _plan(step: Step, seen: reality.Reality, found: _Found) -> Plan:
     if step.spec is None:
         deployment.check_space(step.store.root, TREE_BYTES)
         why = "first deployment of this release; its digest is known after install"
         return Plan("", build=True, restart=True, gates=True, reasons=[why])
-    built = step.store.spec(step.digest) is not None
-    then = witness.load(step.store, step.digest) if built else {}
-    now = witness.take(step.store, step.digest, step.spec.as_dict()) if then else {}
-    edited = [*witness.changed_sources(step.directory), *drift.of_own(then, now)] if built else []
-    if not built or edited:
+    if not found.built or found.edited:
         deployment.check_room(step.store.root, Path(step.spec.release.package_dir))
     plan = make_plan(
         step.digest,
@@ -147,14 +168,14 @@ def _plan(step: Step, seen: reality.Reality) -> Plan:
         step.store.spec(seen.running or step.store.current()),
         step.record,
         seen,
-        built=built,
-        edited=edited,
+        built=found.built,
+        edited=found.edited,
         deployment=str(step.directory),
         start_timeout=step.settings["start_timeout"],
     )
     if not step.digest:
         plan.reasons.append("its digest is known after build")
-    _plan_witness(plan, then, now)
+    _plan_witness(plan, found.then, found.now)
     _plan_again(step, plan, seen)
     return plan
 
