@@ -29,5 +29,11 @@ class ActionModule(action_loader.get("watched", class_only=True)):
         if args.get("begun") and not self._task.check_mode:
             ended: dict[str, Any] = self.watch_job(args["begun"], task_vars or {})
             return ended
+        if (
+            self._task.check_mode
+        ):  # the look with which a run begins; if it finds nothing, a plan follows soon
+            with self.making_ready("sglang_deployment", task_vars or {}):
+                looked: dict[str, Any] = super().run(tmp, task_vars)
+            return looked
         result: dict[str, Any] = super().run(tmp, task_vars)
         return result

@@ -32,8 +32,11 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -369,10 +372,28 @@ class ActionModule(ActionBase):
     def _make_ready(self, task_vars: dict[str, Any]) -> None:
         """Have Ansible make payloads now; it keeps each for the run. One that cannot be made fails in its own task."""
         for name in self.makes_ready:
-            try:
-                self._configure_module(name, {}, task_vars)
-            except AnsibleError as error:
-                Display().vv(f"{name} is not made ready: {first_line(error)}")
+            self._make_payload(name, task_vars)
+
+    @contextmanager
+    def making_ready(self, name: str, task_vars: dict[str, Any]) -> Iterator[None]:
+        """Have the payload of a later task's module made beside a call of this one's, which waits for its host.
+
+        This one's is made before, so that its host need not wait. Whoever leaves waits for both: two processes that make
+        the same payload would write into one file.
+        """
+        self._make_payload(self._task.action.rsplit(".", 1)[-1], task_vars)
+        beside = threading.Thread(target=copy_context().run, args=(self._make_payload, name, task_vars))
+        beside.start()
+        try:
+            yield
+        finally:
+            beside.join()
+
+    def _make_payload(self, name: str, task_vars: dict[str, Any]) -> None:
+        try:
+            self._configure_module(name, {}, task_vars)
+        except AnsibleError as error:
+            Display().vv(f"{name} is not made ready: {first_line(error)}")
 
     def _start(self, args: dict[str, Any], limit_s: int, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Start the module as an asynchronous job. Its time limit travels in the task's `async` value."""

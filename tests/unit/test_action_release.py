@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from action_made import load
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import action_loader
 from test_action_watched import watched
 
@@ -54,3 +57,30 @@ def test_another_watches_it_to_its_end(plugin: Any) -> None:
     made, asked = action(plugin, {"release": "1", "begun": JOB}, {})
     assert made.run() == {"changed": True, "elapsed_s": 80.0}
     assert asked == [JOB]
+
+
+def test_the_plan_s_payload_is_made_beside_the_look_that_comes_before_it(
+    plugin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = action(plugin, {"release": "1"}, {})
+    made._task.check_mode = True
+    done: list[str] = []
+    looking = threading.Event()
+
+    def configure(name: str, args: dict[str, Any], task_vars: dict[str, Any]) -> None:
+        if name == "sglang_deployment":
+            assert looking.wait(5)  # while the module runs
+            assert threading.current_thread() is not threading.main_thread()
+            done.append(name)
+            raise AnsibleError("cannot be made")  # fails in its own task
+        done.append(name)
+
+    def execute(module_args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        assert done == ["sglang_release"]
+        looking.set()
+        return {"changed": False}
+
+    made._configure_module, made._execute_module = configure, execute
+    monkeypatch.setattr(ActionBase, "run", lambda *words: {})
+    assert made.run(None, {}) == {"changed": False}
+    assert done == ["sglang_release", "sglang_deployment"]  # nobody leaves before it is there
