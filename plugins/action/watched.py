@@ -378,8 +378,8 @@ class ActionModule(ActionBase):
     def making_ready(self, name: str, task_vars: dict[str, Any]) -> Iterator[None]:
         """Have the payload of a later task's module made beside a call of this one's, which waits for its host.
 
-        This one's is made before, so that its host need not wait. Whoever leaves waits for both: two processes that make
-        the same payload would write into one file.
+        This one's is made before, so that its host need not wait. Both are waited for at the end: two processes that
+        make the same payload would write into one file.
         """
         self._make_payload(self._task.action.rsplit(".", 1)[-1], task_vars)
         beside = threading.Thread(target=copy_context().run, args=(self._make_payload, name, task_vars))
