@@ -132,6 +132,19 @@ def test_a_server_that_has_fired_up_serves_while_its_health_is_still_asked(clock
     assert clock.health.asked[-1] == asked  # the same question
 
 
+def test_a_server_whose_port_somebody_else_holds_does_not_serve(clock: Clock) -> None:
+    """The log says "fired up" after a warm-up that a stranger on the port has answered."""
+    clock.health.of = lambda now: (200, 99.0)
+
+    class Elsewhere(Told):
+        def look(self, answered: bool | None = None) -> Seen:
+            return replace(super().look(answered), owns_port=False)
+
+    with pytest.raises(AerieError) as late:
+        Elsewhere(["fired up"], until="ready").serving(20.0, lambda text: None)
+    assert late.value.kind.code == "start-timeout"
+
+
 def test_before_it_has_fired_up_nothing_serves(clock: Clock) -> None:
     clock.health.of = lambda now: (200, 1.0)
     server = Told(["loading weights"], until="ready")
