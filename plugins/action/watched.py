@@ -61,6 +61,8 @@ class Progress:
     reached: str = ""
     # Said is what follows when so much is reached; an earlier task said the rest.
     after: str = ""
+    # What follows when so much is reached is for a later task to say.
+    upto: str = ""
 
     def feed(self, text: str) -> list[str]:
         """Take newly read text; return the progress texts of its whole lines, repeats left out."""
@@ -79,6 +81,8 @@ class Progress:
             if self.after:
                 self.after = "" if self.reached == self.after else self.after
                 continue
+            if self.upto and self.reached == self.upto:
+                break
             message = str(record.get("text") or "").strip()
             if message and message != self.last:
                 said.append(message)
@@ -335,7 +339,7 @@ class ActionModule(ActionBase):
             limit_s=limit_s + 60,
             reconnect_s=self.reconnect_s,
             until=until,
-            progress=Progress(after=after),
+            progress=Progress(after=after, upto=until),
         )
         began = time.monotonic()
         self._make_ready(task_vars)

@@ -97,6 +97,27 @@ def test_what_an_earlier_task_said_is_not_said_again() -> None:
     assert job.said == ["asking 8 prompts", "8 of 8 answers"]
 
 
+def test_what_a_later_task_says_is_not_said_before() -> None:
+    """Seen in the demo: "asking 8 prompts" under the wait, and again under the gate."""
+    told = line("loading weights") + '{"reached": "ready"}\n' + line("asking 8 prompts")
+    job = Job(told, result_after=9)
+    watch = job.watch(until="ready", progress=watched.Progress(upto="ready"))
+    assert watch.run() == {}
+    assert job.said == ["loading weights"]
+
+
+def test_a_watch_that_ends_on_the_way_says_so_to_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(
+        watched, "Watch", lambda **given: (made.append(given["progress"]), SimpleNamespace(run=dict))[1]
+    )
+    action = watched.ActionModule.__new__(watched.ActionModule)
+    job = {"id": "1", "results_file": "", "progress_file": "/p", "limit_s": 10.0}
+    action.watch_job(job, {}, until="ready")
+    action.watch_job(job, {}, after="ready")
+    assert [(one.upto, one.after) for one in made] == [("ready", ""), ("", "ready")]
+
+
 def test_of_many_alike_in_one_look_the_last_is_said() -> None:
     burst = "".join(line(f"fetching {n}/9 p{n}") for n in range(1, 10)) + line("installing 1/9 p9")
     job = Job(line("starting") + burst, line("installing 2/9 p8"), result_after=2)
